@@ -252,7 +252,8 @@ def measured(given: argparse.Namespace) -> None:
 
 def of_test(guard: of.Guard, images: Sequence[Photo], left_out: str) -> dict[str, Any]:
     """Boxes that match an annotated cell of their kind are ID, others that match a left-out cell OOD; the rest is neither."""
-    rows, cells, seen = [], dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+    rows: list[list[Any]] = []
+    cells, seen = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     for one in images:
         verdict = guard(one.image)
         assert isinstance(verdict, of.ImageVerdict)
@@ -277,7 +278,7 @@ def of_test(guard: of.Guard, images: Sequence[Photo], left_out: str) -> dict[str
         name: {"auroc": of.auroc(way[~ood], way[ood]), "fpr95": of.fpr95(way[~ood], way[ood])}
         for name, way in ways.items()
     }
-    shares = {"kept": 1 - called[~ood].mean(), "caught": called[ood].mean()}
+    shares = {"kept": float(1 - called[~ood].mean()), "caught": float(called[ood].mean())}
     counts = {"ID boxes": int((~ood).sum()), "OOD boxes": int(ood.sum()), "cells": cells, "found": seen}
     return {
         **figures,
@@ -348,11 +349,11 @@ def shown(given: argparse.Namespace) -> None:
         axis.legend(loc="lower right")
         for name in ("auroc", "fpr95"):
             own = {way: [100 * one[way][name] for one in runs] for way in ("guard", "confidence")}
-            told = ", ".join(
+            means = ", ".join(
                 f"{way} {np.mean(each):.1f} ± {np.std(each, ddof=1) if len(each) > 1 else 0:.1f}"
                 for way, each in own.items()
             )
-            print(f"{kind}, {name}: {told}")
+            print(f"{kind}, {name}: {means}")
     ratios = [one["seconds"]["guard"] / one["seconds"]["bare"] for one in found]
     bare = 1000 * np.mean([one["seconds"]["bare"] for one in found])
     print(f"an image: {bare:.0f} ms bare, × {min(ratios):.2f} to {max(ratios):.2f} guarded")

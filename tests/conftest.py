@@ -1,7 +1,5 @@
 """Fixtures that tests share."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -23,7 +21,7 @@ if not torch.cuda.is_available():
 
 QUICK = os.environ.get("OUTFIELD_TEST_QUICK") == "1"
 LONG = (
-    "scale/test_on_ray", "serve/test_program", "adapters/", "studies/", "cli/", "docs/", "packaging/", "energy/",
+    "scale/test_on_ray", "serve/test_program", "adapters/", "guard/", "studies/", "cli/", "docs/", "packaging/", "energy/",
     "serve/",
 )  # fmt: skip
 """Files that take long, the longest first: begun early, they leave no process alone with them at the end."""
@@ -80,6 +78,7 @@ def ood_set() -> of.FeatureSet:
 
 
 torch.set_num_threads(1)  # for fixtures that are made before any test
+os.fsync = lambda file: None  # no file of a test has to outlive the machine, and disks are slow
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """What public classes and functions do when nothing is said: a table of its own, so that no default moves unseen."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import subprocess
@@ -25,19 +23,9 @@ DEFAULTS = {
     of.Langevin: {"steps": 20, "step_size": (1e-6, 1e-7), "noise_std": (1e-3, 1e-4)},
     of.MetropolisLangevin: {"steps": 20, "step_size": (0.01, 0.01)},
     of.Training: {
-        "epochs": 20,
-        "batch_size": 256,
-        "learning_rate": 5e-6,
-        "betas": (0.0, 0.999),
-        "l2": 10.0,
-        "input_noise": 1e-3,
-        "start": "auto",
-        "replay_size": 10_000,
-        "replay_fresh": 0.05,
-        "energy_limit": 1e4,
-        "engine": "auto",
-        "precision": "auto",
-        "average": 0,
+        "epochs": 20, "batch_size": 256, "learning_rate": 5e-6, "betas": (0.0, 0.999), "l2": 10.0, "input_noise": 1e-3,
+        "start": "auto", "replay_size": 10_000, "replay_fresh": 0.05, "energy_limit": 1e4, "engine": "auto",
+        "precision": "auto", "average": 0,
     },
     of.Drift: {"calibration": None, "keep": None, "alpha": 0.01, "window": 1000, "bins": 20, "seed": 0},
     of.Threshold.fit: {"keep": 0.95},
@@ -45,12 +33,7 @@ DEFAULTS = {
     of.Detector.save: {"float16": False},
     of.Fused.of_fitted: {"rule": "fisher", "seed": 0},
     of.choose: {
-        "held_out": None,
-        "stand_ins": None,
-        "candidates": None,
-        "most_members": 8,
-        "real": None,
-        "seed": 0,
+        "held_out": None, "stand_ins": None, "candidates": None, "most_members": 8, "real": None, "seed": 0,
         "device": "auto",
     },
     of.feature_stand_ins: {"kinds": None, "seed": 0},
@@ -59,12 +42,12 @@ DEFAULTS = {
     of.benchmark_features: {"seeds": 3, "device": "auto", "allow_missing": False, "layout": True, "classes": ()},
     find_images: {"download": False},
     of.run_benchmark: {"seeds": 3, "device": "auto", "allow_missing": False, "layout": True, "download": False},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", DEFAULTS, ids=lambda what: what.__qualname__)
 def test_defaults(what):
-    parameters = inspect.signature(what).parameters
+    parameters = inspect.signature(what).parameters  # fmt: skip
     assert {name: parameters[name].default for name in DEFAULTS[what]} == DEFAULTS[what]
 
 

@@ -1,7 +1,5 @@
 """Devices by name: those that compute, and a clear error for all others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What the documentation says of itself and of the code: links lead somewhere, files and rooms that it names are there."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """A library that is not there: one error, which names the extra that installs it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -18,18 +16,14 @@ def test_a_library_is_its_module():
 
 
 def test_a_missing_library_names_its_extra():
-    with pytest.raises(
-        MissingExtraError, match=r"needs no_such, which is not installed: pip install 'outfield\[images\]'"
-    ):
+    with pytest.raises(MissingExtraError, match=r"needs no_such, .*: pip install 'outfield\[images\]'"):
         library("no_such.part", extra="images")
 
 
 def test_a_broken_library_says_why(tmp_path, monkeypatch):
     (tmp_path / "broken_library.py").write_text("import no_such_thing\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        MissingExtraError, match=r"broken_library, which cannot be imported \(No module named 'no_such_thing'\)"
-    ):
+    with pytest.raises(MissingExtraError, match=r"broken_library, which cannot be imported \(No module named"):
         library("broken_library", extra="images")
     sys.modules.pop("broken_library", None)
 

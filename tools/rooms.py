@@ -15,6 +15,7 @@ CORE = {*sys.stdlib_module_names, "torch", "numpy", "safetensors", "outfield"}
 ROOMS = {
     "timm": ("backbone", "classifier"),
     "transformers": ("backbone",),
+    "tokenizers": ("guard.texts",),
     "onnx": ("backbone", "adapters"),
     "onnxruntime": ("backbone", "adapters"),
     "huggingface_hub": ("backbone",),
@@ -41,6 +42,7 @@ ROOMS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
+    "opentelemetry": ("serve",),
     "typer": ("cli",),
     "rich": ("cli", "progress"),
 }

@@ -44,7 +44,7 @@ _load, _, _names = door(
             "FeatureSet", "FeatureStream", "TablePreprocessing", "clustered", "feature_stand_ins", "open_features",
         ),
         "guard": (
-            "BoxVerdict", "Boxes", "ColumnWhy", "Guard", "ImageVerdict", "RowGuard", "RowWhy", "Verdict", "Verdicts",
+            "BoxVerdict", "Boxes", "ColumnWhy", "Guard", "ImageVerdict", "RowGuard", "RowWhy", "Texts", "Verdict", "Verdicts",
             "open_guard",
         ),
         "images": ("ImageArray", "ImageSource", "find", "open_images", "stand_ins"),

@@ -102,6 +102,7 @@ from outfield.guard import Guard as Guard
 from outfield.guard import ImageVerdict as ImageVerdict
 from outfield.guard import RowGuard as RowGuard
 from outfield.guard import RowWhy as RowWhy
+from outfield.guard import Texts as Texts
 from outfield.guard import Verdict as Verdict
 from outfield.guard import Verdicts as Verdicts
 from outfield.guard import open_guard as open_guard
@@ -218,6 +219,7 @@ __all__ = [
     "StorageError",
     "TablePreprocessing",
     "TempScale",
+    "Texts",
     "Threshold",
     "TooFewSamplesError",
     "Training",

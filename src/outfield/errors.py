@@ -16,6 +16,11 @@
 Every message names the argument, what it was, and what would be right.
 """
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
 
 class OutfieldError(Exception):
     """Root of every error that Outfield raises on purpose."""
@@ -59,3 +64,35 @@ class DivergenceError(OutfieldError, RuntimeError):
 
 class OutfieldWarning(UserWarning):
     """Something works but is probably not what you want."""
+
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OutfieldError)
+"""What is raised where plain data out of a file, or of a client, is not as it was written."""
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line: of the system without its number, of a key that is missing with its kind."""
+    said = repr(error) if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
+    return next(iter(said.strip().splitlines()), type(error).__name__)[:300]
+
+
+@contextlib.contextmanager
+def as_ours(
+    told: str, kind: type[Exception] | None = FileFormatError, *raised: type[Exception], after: str = ""
+) -> Iterator[None]:
+    """Errors in the block become one of ours, of this kind or their own, which says what went wrong, and why.
+
+    Those of the kinds ``raised``, or whatever there is. Ours pass unless one of their kinds is named.
+
+    >>> with as_ours("n is no number", InputError, ValueError):
+    ...     int("x")
+    Traceback (most recent call last):
+    outfield.errors.InputError: n is no number: invalid literal for int() with base 10: 'x'
+    """
+    try:
+        yield
+    except Exception as error:  # other libraries raise nearly anything
+        passes = isinstance(error, OutfieldError) and not any(issubclass(one, OutfieldError) for one in raised)
+        if passes or not isinstance(error, raised or Exception):
+            raise
+        raise (kind or type(error))(f"{told}: {reason(error)}{after}") from error

@@ -123,12 +123,9 @@ class _Screen:
             if self.bars and self.bars[0].age() >= SHOW_AFTER:
                 self.progress = self.progress or _columns()
                 self.live = Live(
-                    get_renderable=self.drawn,
-                    console=self.progress.console,
-                    transient=True,
-                    redirect_stdout=False,
+                    get_renderable=self.drawn, console=self.progress.console, transient=True, redirect_stdout=False,
                     redirect_stderr=False,
-                )
+                )  # fmt: skip
                 self.live.start(refresh=True)
             self.wait()
 

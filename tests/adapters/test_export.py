@@ -1,7 +1,5 @@
 """A whole guard as ONNX, by torch.export, as a model and an ensemble of Triton: the same verdicts, and what they say."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -54,8 +52,20 @@ def session(written, folder):
 
 
 @pytest.fixture(scope="module")
-def features(guard, folder):
-    return to_onnx(guard, folder / "features.onnx", takes="features")
+def models(guard, folder):
+    """The folders of a repository by name."""
+    home = folder / "repository"
+    (home / "other").mkdir(parents=True)
+    outfield("export", "my.guard", "--format", "triton-ensemble", "-o", "repository", cwd=folder, code=0)
+    assert {one.name for one in home.iterdir()} == {"my", "my_network", "my_detector", "other"}
+    return {one.name: one for one in home.iterdir() if one.name != "other"}
+
+
+@pytest.fixture(scope="module")
+def features(models):
+    """The ensemble's detector, which takes features."""
+    path = models["my_detector"] / "1" / "model.onnx"
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 def agree(guard, pixels, found):
@@ -117,24 +127,22 @@ def test_the_network_is_left_as_it_was(guard, written):
     assert type(guard(noise(1)[0]).score) is float
 
 
-def test_features_alone(guard, features, folder):
-    assert [one.split()[0] for one in features.inputs] == ["logits", "features", "stage2"]
-    assert [one.split()[0] for one in features.outputs] == ["score", "p_value", "is_ood"]
+def test_features_alone(guard, features):
+    assert [one.name for one in features.get_inputs()] == ["logits", "features", "stage2"]
+    assert [one.name for one in features.get_outputs()] == ["score", "p_value", "is_ood"]
     rows = guard.backbone.extract(labelled(12, 9), stages=True, views="flip", precision="float32")
-    session = onnxruntime.InferenceSession(str(folder / "features.onnx"), providers=["CPUExecutionProvider"])
     given = {name: rows.tensors()[name].numpy() for name in guard.detector.needs_to_score}
-    scores, p_values, _ = session.run(None, given)
+    scores, p_values, _ = features.run(None, given)
     np.testing.assert_allclose(scores, guard.detector.score(rows).numpy(), rtol=1e-4, atol=1e-4)
     assert ((p_values > 0) & (p_values <= 1)).all()
 
 
-def test_numbers_that_are_none_are_ood(guard, features, folder):
-    session = onnxruntime.InferenceSession(str(folder / "features.onnx"), providers=["CPUExecutionProvider"])
+def test_numbers_that_are_none_are_ood(guard, features):
     known = guard.reader.extraction.fields(torch.from_numpy(labelled(3, 9).images))
     for bad in (float("nan"), float("inf"), -float("inf")):
         given = {name: known[name].numpy().copy() for name in guard.detector.needs_to_score}
         given["stage2"][1, 0] = bad
-        scores, p_values, is_ood = session.run(None, given)
+        scores, p_values, is_ood = features.run(None, given)
         assert np.isnan(scores).tolist() == [False, True, False]
         assert is_ood[1]
         assert p_values[1] == p_values.min()
@@ -210,17 +218,6 @@ def test_a_model_of_triton(guard, tmp_path):
         to_triton(guard, tmp_path / "models", "my")
     with pytest.raises(of.InputError, match="name is 'a/b'"):
         to_triton(guard, tmp_path / "models", "a/b")
-
-
-@pytest.fixture(scope="module")
-def models(guard, folder):
-    """The folders of a repository by name."""
-    home = folder / "repository"
-    (home / "other").mkdir(parents=True)
-    done = outfield("export", "my.guard", "--format", "triton-ensemble", "-o", "repository", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert {one.name for one in home.iterdir()} == {"my", "my_network", "my_detector", "other"}
-    return {one.name: one for one in home.iterdir() if one.name != "other"}
 
 
 class TestEnsemble:
@@ -326,35 +323,29 @@ def test_a_network_that_is_an_onnx_file(guard, monkeypatch):
 
 def test_the_command(light, folder, tmp_path):
     light.save(tmp_path / "light.guard")
-    done = outfield("export", tmp_path / "light.guard", "-o", tmp_path / "d.onnx", "--features-only")
-    assert done.returncode == 0, done.stderr
+    done = outfield("export", tmp_path / "light.guard", "-o", tmp_path / "d.onnx", "--features-only", code=0)
     assert "opset" in done.said
     assert "logits float32 [N, 4]" in done.said
     assert (tmp_path / "d.onnx").is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "why"),
-    [
-        (("my.guard", "-o", "x.zip"), 2, "whose ending says no format"),
-        (("my.guard", "-o", "x.onnx", "--format", "coreml"), 2, "--format is 'coreml'"),
-        (("my.guard", "-o", "x.onnx", "--features-only", "--float-input"), 2, "give one of them"),
-        (("my.guard", "-o", "x", "--format", "mlflow", "--float-input"), 2, "leave out --features-only"),
-        (("my.guard", "-o", "x.onnx", "--format", "pt2"), 2, ".pt2"),
-        (("my.guard", "-o", "none/x.onnx"), 3, "none"),
-        (("my.guard", "--format", "triton-ensemble", "--features-only", "-o", "x"), 2, "--format triton"),
-        (("no.guard", "-o", "x.onnx"), 3, "no.guard"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "why"), [
+    (("my.guard", "-o", "x.zip"), 2, "whose ending says no format"),
+    (("my.guard", "-o", "x.onnx", "--format", "coreml"), 2, "--format is 'coreml'"),
+    (("my.guard", "-o", "x.onnx", "--features-only", "--float-input"), 2, "give one of them"),
+    (("my.guard", "-o", "x", "--format", "mlflow", "--float-input"), 2, "leave out --features-only"),
+    (("my.guard", "-o", "x.onnx", "--format", "pt2"), 2, ".pt2"),
+    (("my.guard", "-o", "none/x.onnx"), 3, "none"),
+    (("my.guard", "--format", "triton-ensemble", "--features-only", "-o", "x"), 2, "--format triton"),
+    (("no.guard", "-o", "x.onnx"), 3, "no.guard"),
+])  # fmt: skip
 def test_commands_that_cannot_be(guard, folder, arguments, code, why):
-    done = outfield("export", *arguments, cwd=folder)
-    assert done.returncode == code
+    done = outfield("export", *arguments, cwd=folder, code=code)
     assert why in done.said
 
 
 def test_a_library_that_is_missing_is_told_before_any_work(guard, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
-    done = outfield("export", "my.guard", "-o", "x.onnx", cwd=folder)
-    assert done.returncode == 2
+    done = outfield("export", "my.guard", "-o", "x.onnx", cwd=folder, code=2)
     assert "outfield[onnx]" in done.said

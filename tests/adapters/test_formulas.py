@@ -1,7 +1,5 @@
 """Every detector's score in ONNX Runtime and in torch.export's program against its own, on fresh rows and far out in the tail."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -45,14 +43,10 @@ def zeros():
 
 def sets_of_rows():
     return {
-        "fresh": make_set(64, seed=6),
-        "one": make_set(1, seed=4),
-        "far": make_set(50, seed=7, shift=1.0),
-        "very far": make_set(20, seed=8, shift=30.0),
-        "training rows": TRAIN,
-        "confident": confident(),
+        "fresh": make_set(64, seed=6), "one": make_set(1, seed=4), "far": make_set(50, seed=7, shift=1.0),
+        "very far": make_set(20, seed=8, shift=30.0), "training rows": TRAIN, "confident": confident(),
         "zeros": zeros(),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +96,11 @@ def test_the_program_of_torch_export_scores_as_the_detector_does(fitted, exporte
         close(scores.numpy(), detector, rows, (what, name))
 
 
-@pytest.mark.parametrize(
-    "detector",
-    [
-        of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]),
-        quick("Auto"),
-        of.KNN(k=2, field="spread"),
-    ],
-    ids=["sum of standard deviations", "what Auto chooses", "another field"],
-)
+@pytest.mark.parametrize("detector", [
+    of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]),
+    quick("Auto"),
+    of.KNN(k=2, field="spread"),
+], ids=["sum of standard deviations", "what Auto chooses", "another field"])  # fmt: skip
 def test_scores_of_settings_of_their_own(detector):
     rows = make_set(30, seed=4, shift=0.5)
     detector = detector.fit(TRAIN, **({"held_out": make_set(80, seed=3)} if isinstance(detector, of.Fused) else {}))

@@ -1,7 +1,5 @@
 """A guard as a model of MLflow: loaded as MLflow does it, with tables of paths and bytes and with arrays."""
 
-from __future__ import annotations
-
 import io
 
 import mlflow

@@ -1,7 +1,5 @@
 """The OpenOOD postprocessor, in that library's interface rebuilt here: loaders in dictionaries, nets that return features."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import types

@@ -1,7 +1,5 @@
 """The pyod detector, against pyod's own base class and its ways."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pyod.models.base import BaseDetector

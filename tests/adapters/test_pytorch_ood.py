@@ -1,7 +1,5 @@
 """The pytorch-ood detectors, against that library's own classes, loops and metrics."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pytorch_ood.api import FeaturesDetector, LogitsDetector, ModelNotSetException, RequiresFittingException

@@ -1,7 +1,5 @@
 """The scikit-learn estimator: its own checks, and what it is beside the detector in it."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures that tests of networks share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

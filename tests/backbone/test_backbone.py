@@ -1,7 +1,5 @@
 """Backbone: what it gives is what the network computes, wherever the network comes from."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Files of classifiers that are crafted: a valid checksum, and something inside that cannot be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Networks in files of torch.export give the numbers of the module, and are opened only where they are trusted."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

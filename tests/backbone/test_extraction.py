@@ -1,7 +1,5 @@
 """One pass over images: the network runs once for each and is left as it was; memory, precision and files are taken care of."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os
@@ -326,9 +324,7 @@ class TestImages:
 
     def test_images_that_are_none(self):
         network = backbone(seeded(Plain))
-        with pytest.raises(
-            of.InputError, match=r"images is a ndarray; wrap an array, .* in outfield.ImageArray\(array\)"
-        ):
+        with pytest.raises(of.InputError, match=r"images is a ndarray; wrap an array, .* in outfield.ImageArray"):
             network.extract(make_pictures().images)
         with pytest.raises(of.InputError, match="no image in lookup"):
             network.extract(Lookup([]))

@@ -1,7 +1,5 @@
 """A network is built again from its origin and tensors: equal to the bit, or an error that says why not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -485,11 +485,3 @@ class TestWhatASetSays:
         assert part_of(images, np.array([2, 0])).names == ("b/2.png", "a/0.png")
         assert of.stand_ins(images, ["turned180"], count=2)["turned180"].names == ("a/0.png", "a/1.png")
         assert backbone.extract(of.ImageArray(np.zeros((2, 8, 8, 3), np.uint8))).names is None
-
-    def test_rows_of_the_same_network_with_another_preprocessing_are_refused(self):
-        images, network = Lookup([photograph(20, 30, seed) for seed in range(8)]), Plain()
-        one, other = (of.Backbone(network, size=size, **NORMALISED).extract(images) for size in (16, 18))
-        detector = of.KNN(k=1).fit(one)
-        assert detector.score(one).shape == (8,)
-        with pytest.raises(of.InputError, match="from the same network"):
-            detector.score(other)

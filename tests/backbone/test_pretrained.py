@@ -1,7 +1,5 @@
 """Weights that timm and torchvision publish: they arrive in the network, and a planted pickle never runs."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import shutil

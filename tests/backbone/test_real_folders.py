@@ -1,7 +1,5 @@
 """Folders as they are: broken images are left out and told, labels that mean other classes too, and the rest is right."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings
@@ -179,8 +177,7 @@ class TestCommand:
 
     def test_a_real_folder(self, folder, network, tmp_path):
         out = tmp_path / "f.safetensors"
-        done = outfield("extract", network, folder, "-o", out, "--on-error", "skip", "--device", "cpu")
-        assert done.returncode == 0, done.stderr
+        done = outfield("extract", network, folder, "-o", out, "--on-error", "skip", "--device", "cpu", code=0)
         assert "warning: 6 of 19 images of photos could not be read and are left out" in done.said
         assert "accuracy of the network on these images:" in done.said
         found = of.FeatureSet.load(out)
@@ -194,8 +191,7 @@ class TestCommand:
             (tmp_path / "ood" / name).parent.mkdir(parents=True)
             Image.fromarray(picture(0)).save(tmp_path / "ood" / name)
         command = ("extract", network, tmp_path / "ood", "-o", tmp_path / "f.npz", "--device", "cpu")
-        done = outfield(*command)
-        assert done.returncode == 0, done.stderr
+        done = outfield(*command, code=0)
         assert "the labels of ood are left out: the network has no class 'x'" in done.said
         assert "accuracy" not in done.said
         assert of.FeatureSet.load(tmp_path / "f.npz").labels is None
@@ -223,13 +219,11 @@ class TestCommand:
             "--interpolation",
             "box",
         ]
-        done = outfield("extract", *common, *given)
-        assert done.returncode == 0, done.stderr
+        done = outfield("extract", *common, *given, code=0)
         assert "resize 180 box, crop 160 × 160, mean (0.1, 0.2, 0.3), std (0.5, 0.6, 0.7)" in done.said
         way = of.Preprocessing(180, (160, 160), "box", (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
         wanted = of.Backbone.open(spec, "cpu", preprocessing=way).extract(of.open_images(tmp_path / "one"))
         assert torch.equal(of.FeatureSet.load(tmp_path / "f.npz").features, wanted.features)
         for wrong in (("--size", "x"), ("--crop", "1x2x3"), ("--mean", "a,b"), ("--size", "100000000")):
-            bad = outfield("extract", *common, *wrong)
-            assert bad.returncode == 2
+            bad = outfield("extract", *common, *wrong, code=2)
             assert wrong[0] in bad.said

@@ -1,7 +1,5 @@
 """Networks from seeds and networks that draw: equal draws in every thread, and nobody else's generator moves."""
 
-from __future__ import annotations
-
 import pytest
 import timm
 import torch

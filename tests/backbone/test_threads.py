@@ -1,7 +1,5 @@
 """Several threads at once: none sees another's modes, hooks or settings, and the process is left as it was."""
 
-from __future__ import annotations
-
 import threading
 
 import torch
@@ -33,9 +31,7 @@ def test_one_network_in_several_threads_gives_what_it_gives_alone():
     pictures = [make_pictures(n=40, seed=seed) for seed in range(4)]
     alone = [backbone(network).extract(images, odin=Odin(), batch_size=4) for images in pictures]
     for _ in range(3):
-        works = [
-            lambda images=images: backbone(network).extract(images, odin=Odin(), batch_size=4) for images in pictures
-        ]
+        works = [lambda x=images: backbone(network).extract(x, odin=Odin(), batch_size=4) for images in pictures]
         for found, expected in zip(together(*works), alone, strict=True):
             assert torch.equal(found.features, expected.features)
             assert torch.equal(found.spread, expected.spread)

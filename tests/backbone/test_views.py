@@ -1,7 +1,5 @@
 """Views: the mean over changed copies of an image is the mean of what those copies give when they are extracted themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -115,17 +113,6 @@ class TestExtraction:
         expected = network.extract(images, views=views, stages=True)
         assert close(found.stage1, expected.stage1)
         assert close(found.stage2, expected.stage2)
-
-    def test_saved_and_refused(self, tmp_path):
-        images, network = make_pictures(n=30), backbone(seeded(Two))
-        one, six = network.extract(images), network.extract(images, views="six")
-        six.save(tmp_path / "six.npz")
-        assert of.open_features(tmp_path / "six.npz").about["views"] == "six"
-        detector = of.SSD().fit(six)
-        with pytest.raises(of.InputError, match="views is 'one' here, but 'six' where this SSD was fitted"):
-            detector.score(one)
-        unknown = of.FeatureSet(one.features)  # of features from elsewhere nothing is known
-        assert detector.score(unknown).shape == (30,)
 
     @pytest.mark.gpu
     def test_on_a_gpu(self):

@@ -1,7 +1,5 @@
 """Where a backbone's network and weights come from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import safetensors.torch

@@ -1,7 +1,5 @@
 """The cache of a benchmark: what a result depends on, what is noted beside it, and the log of a run in short."""
 
-from __future__ import annotations
-
 import importlib
 import json
 

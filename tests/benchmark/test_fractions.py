@@ -1,7 +1,5 @@
 """Detectors on fractions of the training rows: which rows, what is fitted, what is kept."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics

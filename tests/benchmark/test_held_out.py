@@ -1,7 +1,5 @@
 """Held-out ID samples in a benchmark: how many, which, who is given them, and views that are chosen by stand-ins of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -119,12 +117,8 @@ class TestRuns:
         assert {record.n_id for record in run.records} == {177 - 40}
         assert {stage["backbone"] for stage in run.provenance["stages"]} == {"net"}
         images, levels = split_images(many_images(), 40, [of.Auto()])
-        features = {
-            name: FakeBackbone().extract(one, stages=True, labels=name == "train") for name, one in images.items()
-        }
-        stand_ins = {
-            level: {name: features[name] for name in levels if levels[name] == level} for level in ("near", "far")
-        }
+        features = {name: FakeBackbone().extract(x, stages=True, labels=name == "train") for name, x in images.items()}
+        stand_ins = {at: {name: features[name] for name in levels if levels[name] == at} for at in ("near", "far")}
         auto = of.Auto(most_members=1).fit(features["train"], held_out=features[HELD_OUT], stand_ins=stand_ins)
         found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
         assert run.provenance["chosen"] == {"Auto": {"net": [*auto.names]}}

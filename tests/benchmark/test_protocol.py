@@ -1,7 +1,5 @@
 """Protocols: the ID and OOD sets of a benchmark, by level."""
 
-from __future__ import annotations
-
 import pytest
 
 import outfield as of
@@ -53,20 +51,17 @@ def test_one_more_ood_set():
         protocol.with_ood("wide", "mine")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"near": (), "mid": (), "far": ()}, "no OOD set"),
-        ({"near": ("b",), "mid": ("b",), "far": ()}, "names b more than once"),
-        ({"near": ("a",), "mid": (), "far": ()}, "names a more than once"),
-        ({"near": "bc", "mid": (), "far": ()}, "near is 'bc'"),
-        ({"near": ("b",), "mid": 1.5, "far": ()}, "mid is 1.5; it must be a tuple of names"),
-        ({"near": ("b",), "mid": (), "far": (), "neighbours": 0}, "neighbours is 0"),
-        ({"near": ("b",), "mid": (), "far": (), "neighbours": 1.5}, "neighbours is 1.5"),
-        ({"near": ("test",), "mid": (), "far": ()}, "is called test, as a part of the ID set is"),
-        ({"near": ("b",), "mid": ("train",), "far": ()}, "is called train"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"near": (), "mid": (), "far": ()}, "no OOD set"),
+    ({"near": ("b",), "mid": ("b",), "far": ()}, "names b more than once"),
+    ({"near": ("a",), "mid": (), "far": ()}, "names a more than once"),
+    ({"near": "bc", "mid": (), "far": ()}, "near is 'bc'"),
+    ({"near": ("b",), "mid": 1.5, "far": ()}, "mid is 1.5; it must be a tuple of names"),
+    ({"near": ("b",), "mid": (), "far": (), "neighbours": 0}, "neighbours is 0"),
+    ({"near": ("b",), "mid": (), "far": (), "neighbours": 1.5}, "neighbours is 1.5"),
+    ({"near": ("test",), "mid": (), "far": ()}, "is called test, as a part of the ID set is"),
+    ({"near": ("b",), "mid": ("train",), "far": ()}, "is called train"),
+])  # fmt: skip
 def test_what_is_no_protocol(arguments, message):
     with pytest.raises(of.InputError, match=message):
         Protocol("a", **arguments)

@@ -1,7 +1,5 @@
 """What a run hands on: its records as a table, names of classes, layouts in two dimensions, a file; results of one detector."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

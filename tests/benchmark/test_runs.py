@@ -1,7 +1,5 @@
 """Benchmarks from features and from images: what is fitted, what is scored, what is recorded."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -220,9 +218,7 @@ def test_the_paper_s_settings():
 
 def test_fitted_detectors_are_taken_as_they_are(count):
     other = quick("SSD").fit(make_set(seed=77))
-    trained = {
-        Key("a", "EnergyCorrected", seed): quick("EnergyCorrected", seed=seed).fit(make_set()) for seed in (4, 5)
-    }
+    trained = {Key("a", "EnergyCorrected", s): quick("EnergyCorrected", seed=s).fit(make_set()) for s in (4, 5)}
     given = {Key("a", "SSD"): other, **trained}
     count.clear()
     sets = {"a": feature_sets(), "b": feature_sets(1)}
@@ -235,9 +231,7 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     assert (about["SSD"]["given"], about["EnergyCorrected"]["given"]) == (["a"], ["a"])
     held = {name: data for name, data in feature_sets().items() if name != "train"}
     alone = of.benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, layout=False)
-    assert {key: alone.scores[key]["aunts"].sum() for key in given} == {
-        key: run.scores[key]["aunts"].sum() for key in given
-    }
+    assert {k: alone.scores[k]["aunts"].sum() for k in given} == {k: run.scores[k]["aunts"].sum() for k in given}
     with pytest.raises(of.InputError, match="these sets are missing: train of a"):
         of.benchmark_features(PROTOCOL, {"a": held}, detectors=detectors("MSP"), fitted=given)
     with pytest.raises(of.InputError, match="fitted has a detector for 'c'"):
@@ -300,15 +294,12 @@ class TestSettings:
                 of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
         assert not count
 
-    @pytest.mark.parametrize(
-        ("names", "settings", "said"),
-        [
-            (["KNM"], {}, "there is no detector 'KNM'; there are"),
-            (None, {"KNM": {"k": "1"}}, "there is no detector 'KNM'; there are"),
-            (["SSD"], {"KNN": {"k": "1"}}, "settings of KNN, but only SSD"),
-            (None, {"KNN": {"q": "1"}}, "KNN has no setting q; it has k"),
-        ],
-    )
+    @pytest.mark.parametrize(("names", "settings", "said"), [
+        (["KNM"], {}, "there is no detector 'KNM'; there are"),
+        (None, {"KNM": {"k": "1"}}, "there is no detector 'KNM'; there are"),
+        (["SSD"], {"KNN": {"k": "1"}}, "settings of KNN, but only SSD"),
+        (None, {"KNN": {"q": "1"}}, "KNN has no setting q; it has k"),
+    ])  # fmt: skip
     def test_wrong_ones(self, names, settings, said):
         with pytest.raises(of.InputError, match=said):
             detectors_from_text(of.PROTOCOLS["cifar10"], names, settings)
@@ -327,15 +318,12 @@ class TestBackbones:
             with pytest.raises(of.InputError, match="must be a list of at least one"):
                 of.run_benchmark(PROTOCOL, image_sets(), none, tmp_path, **settings)
 
-    @pytest.mark.parametrize(
-        ("given", "names"),
-        [
-            (["/data/x/net.safetensors"], ["net"]),
-            (["/data/x/net.safetensors", "/data/y/net.safetensors"], ["x/net", "y/net"]),
-            (["timm:resnet50.a1_in1k", "torchvision:vgg11"], ["resnet50.a1_in1k", "vgg11"]),
-            (["timm:resnet50@runs/7/w.safetensors", "w.safetensors"], ["7/w", "w"]),
-        ],
-    )
+    @pytest.mark.parametrize(("given", "names"), [
+        (["/data/x/net.safetensors"], ["net"]),
+        (["/data/x/net.safetensors", "/data/y/net.safetensors"], ["x/net", "y/net"]),
+        (["timm:resnet50.a1_in1k", "torchvision:vgg11"], ["resnet50.a1_in1k", "vgg11"]),
+        (["timm:resnet50@runs/7/w.safetensors", "w.safetensors"], ["7/w", "w"]),
+    ])  # fmt: skip
     def test_names(self, given, names):
         assert backbone_names(given) == names
         with pytest.raises(of.InputError, match="each must be given once"):
@@ -364,20 +352,17 @@ class TestProvenance:
         assert str(Path.home()) not in text
         assert not re.search(r'"/', text)
 
-    @pytest.mark.parametrize(
-        ("text", "clean"),
-        [
-            ("/home/someone/x.npz", "x.npz"),
-            ("~/x.npz", "x.npz"),
-            ("--out=/home/Some One/x y", "--out=x y"),
-            ("timm:resnet18@/mnt/w.safetensors", "timm:resnet18@w.safetensors"),
-            (r"C:\Users\someone\x.npz", "x.npz"),
-            ("file:///home/someone/x", "x"),
-            ("read from '/home/someone/x', then /srv/y", "read from 'x', then y"),
-            ("FPR95 / AUROC, 1/2, a/b, ../x, https://host/page", "FPR95 / AUROC, 1/2, a/b, ../x, https://host/page"),
-            (str(Path.home()), "~"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "clean"), [
+        ("/home/someone/x.npz", "x.npz"),
+        ("~/x.npz", "x.npz"),
+        ("--out=/home/Some One/x y", "--out=x y"),
+        ("timm:resnet18@/mnt/w.safetensors", "timm:resnet18@w.safetensors"),
+        (r"C:\Users\someone\x.npz", "x.npz"),
+        ("file:///home/someone/x", "x"),
+        ("read from '/home/someone/x', then /srv/y", "read from 'x', then y"),
+        ("FPR95 / AUROC, 1/2, a/b, ../x, https://host/page", "FPR95 / AUROC, 1/2, a/b, ../x, https://host/page"),
+        (str(Path.home()), "~"),
+    ])  # fmt: skip
     def test_paths_are_cut_down(self, text, clean):
         assert provenance.without_paths({text: [text, 1, None]}) == {clean: [clean, 1, None]}
 

@@ -1,7 +1,5 @@
 """Records to means and spreads, against closed forms; paired bootstrap, against a loop and where the truth is known."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

@@ -1,7 +1,5 @@
 """Crops and flips: torchvision's pixels for a given crop, torchvision's distribution of crops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

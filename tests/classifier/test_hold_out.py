@@ -1,7 +1,5 @@
 """Training images that are held out: which ones, what is told of them, and that training does not see them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

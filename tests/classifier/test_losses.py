@@ -1,7 +1,5 @@
 """Losses against their formulas, and trainings that use them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -75,26 +73,23 @@ def test_simclr_asks_each_copy_for_the_other_one():
     assert (SimCLR.views, SimCLR.supervised) == (2, False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "said"),
-    [
-        (CrossEntropy, {"smoothing": 1}, "below 1"),
-        (CrossEntropy, {"smoothing": -0.1}, "smoothing"),
-        (LogitNorm, {"temperature": 0}, "temperature"),
-        (SimCLR, {"temperature": 0}, "temperature"),
-        (SimCLR, {"width": 1}, "width"),
-        *((Augmentation, {"scale": value}, "scale") for value in ((0.5, 0.2), (0, 1), 0.5, (0.5, 2), ("a", "b"), None)),
-        *((Augmentation, {"ratio": value}, "ratio") for value in ((2, 1), (1, float("inf")), (True, 2), None)),
-        *((Augmentation, {"flip": value}, "flip") for value in (1.5, "no", float("nan"), -0.1, None, True)),
-        (PadAndShift, {"pad": -1}, "pad"),
-        (PadAndShift, {"flip": 1.5}, "flip"),
-        (Recoloured, {"strength": 2}, "strength"),
-        (Recoloured, {"grey": -1}, "grey"),
-        (Recoloured, {"crop": PadAndShift()}, "crop"),
-        (Recipe, {"loss": "logitnorm"}, "CrossEntropy, LogitNorm, SimCLR"),
-        (Recipe, {"optimiser": "adam"}, "sgd, adamw"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings", "said"), [
+    (CrossEntropy, {"smoothing": 1}, "below 1"),
+    (CrossEntropy, {"smoothing": -0.1}, "smoothing"),
+    (LogitNorm, {"temperature": 0}, "temperature"),
+    (SimCLR, {"temperature": 0}, "temperature"),
+    (SimCLR, {"width": 1}, "width"),
+    *((Augmentation, {"scale": value}, "scale") for value in ((0.5, 0.2), (0, 1), 0.5, (0.5, 2), ("a", "b"), None)),
+    *((Augmentation, {"ratio": value}, "ratio") for value in ((2, 1), (1, float("inf")), (True, 2), None)),
+    *((Augmentation, {"flip": value}, "flip") for value in (1.5, "no", float("nan"), -0.1, None, True)),
+    (PadAndShift, {"pad": -1}, "pad"),
+    (PadAndShift, {"flip": 1.5}, "flip"),
+    (Recoloured, {"strength": 2}, "strength"),
+    (Recoloured, {"grey": -1}, "grey"),
+    (Recoloured, {"crop": PadAndShift()}, "crop"),
+    (Recipe, {"loss": "logitnorm"}, "CrossEntropy, LogitNorm, SimCLR"),
+    (Recipe, {"optimiser": "adam"}, "sgd, adamw"),
+])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(kind, settings, said):
     with pytest.raises(InputError, match=said):
         kind(**settings)

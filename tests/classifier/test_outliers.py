@@ -1,7 +1,5 @@
 """Made-up images as outliers of a training: what they are, what their loss is, and that they are kept apart from the choice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

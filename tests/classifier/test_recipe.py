@@ -1,7 +1,5 @@
 """The learning rate over the epochs, and large batches that imitate small ones."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -70,23 +68,20 @@ def test_the_defaults_are_the_papers():
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("epochs", [0, 1.5, "3", None, True, -1]),
-        ("batch_size", [1, 0, 2.5, None, "8"]),
-        ("small_batch", [1, -1, 0.5, None]),
-        ("learning_rate", [0, -1, NAN, INF, "0.1", None]),
-        ("warm_up", [-0.1, NAN, None, 0.5, 1]),
-        ("momentum", [-0.1, 1.1, NAN, None]),
-        ("weight_decay", [-1e-4, NAN, INF, None]),
-        ("milestones", [0.5, (0.9, 0.1), (0, 0.5), (1.5,), (NAN,), ("a",), (True,), None, "0.5"]),
-        ("augmentation", ["none", None, 3, Augmentation]),
-        ("precision", ["half", None, 16, torch.float32, np.array(["auto", "float32"])]),
-        ("schedule", ["step", "", None, 1, ("cosine",), np.array(["steps", "cosine"])]),
-        ("compile", ["yes", None, 1, 0, np.array([True, False])]),
-    ],
-)
+@pytest.mark.parametrize(("name", "values"), [
+    ("epochs", [0, 1.5, "3", None, True, -1]),
+    ("batch_size", [1, 0, 2.5, None, "8"]),
+    ("small_batch", [1, -1, 0.5, None]),
+    ("learning_rate", [0, -1, NAN, INF, "0.1", None]),
+    ("warm_up", [-0.1, NAN, None, 0.5, 1]),
+    ("momentum", [-0.1, 1.1, NAN, None]),
+    ("weight_decay", [-1e-4, NAN, INF, None]),
+    ("milestones", [0.5, (0.9, 0.1), (0, 0.5), (1.5,), (NAN,), ("a",), (True,), None, "0.5"]),
+    ("augmentation", ["none", None, 3, Augmentation]),
+    ("precision", ["half", None, 16, torch.float32, np.array(["auto", "float32"])]),
+    ("schedule", ["step", "", None, 1, ("cosine",), np.array(["steps", "cosine"])]),
+    ("compile", ["yes", None, 1, 0, np.array([True, False])]),
+])  # fmt: skip
 def test_settings_that_cannot_be_are_refused_when_they_are_given(name, values):
     for value in values:
         with pytest.raises(InputError, match=name):

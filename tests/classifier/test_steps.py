@@ -1,7 +1,5 @@
 """Training is SGD as it is written: against a loop by hand, with the rate, momentum, decay and normalisation spelled out."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -75,16 +73,13 @@ def test_it_is_sgd_with_nesterov_momentum_weight_decay_and_steps_of_the_rate(ima
     assert curve.loss == pytest.approx(losses, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "rates"),
-    [
-        ({"momentum": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
-        ({"weight_decay": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
-        ({"milestones": ()}, [0.005] * 4),
-        ({"milestones": (0.25,)}, [0.005, 5e-4, 5e-4, 5e-4]),
-        ({"learning_rate": 0.01}, [0.01, 0.01, 1e-3, 1e-4]),
-    ],
-)
+@pytest.mark.parametrize(("change", "rates"), [
+    ({"momentum": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
+    ({"weight_decay": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
+    ({"milestones": ()}, [0.005] * 4),
+    ({"milestones": (0.25,)}, [0.005, 5e-4, 5e-4, 5e-4]),
+    ({"learning_rate": 0.01}, [0.01, 0.01, 1e-3, 1e-4]),
+])  # fmt: skip
 def test_each_setting_changes_what_it_should(images, change, rates):
     recipe = replace(RECIPE, **change)
     network, _ = trained(images, recipe)

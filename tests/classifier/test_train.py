@@ -1,7 +1,5 @@
 """Training a classifier: it learns, it repeats, it goes on after a kill, it says what is wrong."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """outfield stand-ins, outfield choose and outfield fit auto: what they write and say, and what they refuse."""
 
-from __future__ import annotations
-
 import csv
 import os
 
@@ -187,7 +185,6 @@ def test_some_of_some(tmp_path):
 )
 def test_what_is_refused(arguments, code, message, folder, tmp_path):
     places = {"folder": folder, "new": tmp_path / "made"}
-    done = outfield("stand-ins", folder, *(argument.format(**places) for argument in arguments))
-    assert done.returncode == code, done.stderr
+    done = outfield("stand-ins", folder, *(argument.format(**places) for argument in arguments), code=code)
     assert message in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """outfield guard: from a network and a folder to verdicts, as tables and files, with exit codes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -13,7 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
-from tests.helpers.program import outfield, program
+from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.backbone import Backbone
@@ -112,8 +110,7 @@ class TestEvaluate:
         ],
     )
     def test_wrong_usage(self, folder, arguments, code, said):
-        done = outfield("guard", "evaluate", "my.guard", *arguments, "--device", "cpu", cwd=folder)
-        assert done.returncode == code, done.stderr
+        done = outfield("guard", "evaluate", "my.guard", *arguments, "--device", "cpu", cwd=folder, code=code)
         assert said in done.said
 
     def test_a_guard_of_rows(self, tmp_path):
@@ -198,8 +195,7 @@ def test_show_tells_what_is_inside(folder):
     ],
 )  # fmt: skip
 def test_wrong_usage_is_told(folder, command, code, said):
-    done = outfield("guard", *command, "--quiet", cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", *command, "--quiet", cwd=folder, code=code)
     assert said in done.said
     assert not (folder / "x.guard").exists()
 
@@ -210,21 +206,13 @@ def test_the_file_is_written_though_nobody_reads_the_lines(folder, tmp_path):
     command = [sys.executable, "-m", "outfield", "guard", "check", "my.guard", "noise.png", "new", "--device", "cpu"]
     done = subprocess.run(
         [*command, "--jsonl", "--out", str(tmp_path / "y.csv")],
-        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=120, text=True, check=False,
+        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=300, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
     assert done.returncode == 141, done.stderr
     assert next(csv.DictReader((tmp_path / "y.csv").open()))["file"] == "noise.png"
     assert len((tmp_path / "y.csv").read_text().splitlines()) == 6
     assert "Traceback" not in done.stderr
-
-
-def test_lines_that_nobody_reads_end_it_where_no_file_is_to_be_written(folder):
-    with open("/dev/full", "w") as full:
-        streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
-        done = program("guard", "check", "my.guard", "noise.png", "--jsonl", "--device", "cpu", cwd=folder, **streams)
-    assert done.returncode == 3
-    assert "standard output" in done.stderr
 
 
 def test_the_help_of_build_names_every_kind_of_network():
@@ -251,8 +239,7 @@ def test_the_help_of_build_names_every_kind_of_network():
 def test_bad_arguments_of_build_are_told_before_the_network_is_loaded(folder, monkeypatch, arguments, code, said):
     monkeypatch.setattr(Backbone, "open", lambda *_, **__: pytest.fail("the network was loaded"))
     given = arguments if "--device" in arguments else [*arguments, "--device", "cpu"]
-    done = outfield("guard", "build", "net.safetensors", "-o", "x.guard", *given, cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", "build", "net.safetensors", "-o", "x.guard", *given, cwd=folder, code=code)
     assert said in done.said
     assert "--data" not in done.said
 
@@ -267,6 +254,5 @@ def test_bad_arguments_of_build_are_told_before_the_network_is_loaded(folder, mo
 )
 def test_bad_arguments_of_check_are_told_before_the_guard_is_loaded(folder, monkeypatch, arguments, code, said):
     monkeypatch.setattr(of.Guard, "load", lambda *_, **__: pytest.fail("the guard was loaded"))
-    done = outfield("guard", "check", "my.guard", *arguments, cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", "check", "my.guard", *arguments, cwd=folder, code=code)
     assert said in done.said

@@ -1,7 +1,5 @@
 """outfield benchmark with sets of one's own, in folders, .npz and files of features."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,7 +1,5 @@
 """No output takes the place of an input or of another output, whatever the paths are called, and that is said before the work."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """What every command has: -h, completion in the shell, --quiet and --verbose; which stand first, and outfield doctor."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re
@@ -42,7 +40,7 @@ ENTRY = "import sys; sys.argv = ['outfield', *sys.argv[1:]]; from outfield.cli i
 def run(*arguments, **variables):
     settings = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", **variables}
     words = [sys.executable, "-c", ENTRY, *arguments]
-    return subprocess.run(words, env=settings, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, env=settings, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(("line", "expected"), [("outfield dri", {"drift"}), ("outfield drift --fail", {"--fail-on-drift"}),
@@ -70,7 +68,7 @@ def test_completion_loads_no_torch():
         "import atexit, sys; atexit.register(lambda: sys.stderr.write(f\"torch={'torch' in sys.modules}\")); " + ENTRY
     )
     settings = {**os.environ, "_OUTFIELD_COMPLETE": "complete_bash", "COMP_WORDS": "outfield dri", "COMP_CWORD": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=300)
     assert "torch=False" in done.stderr
 
 

@@ -1,8 +1,6 @@
 """Standard output that is full, closed or ASCII, names that look like markup or are no text, Ctrl-C, and progress."""
 
-from __future__ import annotations
-
-import itertools
+import io
 import os
 import re
 import subprocess
@@ -14,6 +12,7 @@ from tests.helpers.samples import make_set
 from tests.helpers.terminal import on_terminal
 
 import outfield as of
+from outfield.progress import is_shown
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
@@ -101,8 +100,8 @@ def test_names_that_look_like_markup_are_printed_as_they_are(files, tmp_path, na
 def test_names_that_are_no_text_are_printed_as_they_are(files, tmp_path):
     name = os.fsdecode(b"caf\xe9.npz")
     (tmp_path / name).write_bytes((files / "noise.npz").read_bytes())
-    done = shell(f"outfield evaluate {files}/ssd.safetensors --id {files}/train.npz --ood caf*.npz", tmp_path)
-    assert done.returncode == 0, done.stderr
+    sets = ("--id", files / "train.npz", "--ood", tmp_path / name)
+    done = outfield("evaluate", files / "ssd.safetensors", *sets, code=0)
     assert os.fsdecode(b"caf\xe9") in done.stdout
     assert name in outfield("score", tmp_path / name, files / "train.npz").stderr
 
@@ -131,38 +130,16 @@ def test_a_device_that_is_not_there(files, device, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-INTERRUPTED = """
-import os, signal, sys, threading
-from outfield.cli import main
-import outfield.{module} as module
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins with Ctrl-C switched off
-def interrupt(*_, **__):
-    os.kill(os.getpid(), signal.SIGINT)
-    threading.Event().wait(20)
-{patch} = interrupt
-sys.argv = ["outfield", *{arguments!r}]
-main()
-"""
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, monkeypatch, goes_on):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
 
-
-@pytest.mark.parametrize(
-    ("arguments", "module", "patch", "goes_on"),
-    [
-        (["extract", "x.safetensors", "train.npz", "-o", "f.npz"], "backbone.backbone", "module.Backbone.open", False),
-        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.ebm_energy_corrected",
-         "module.EBM.fit_seeds", True),
-    ],
-)  # fmt: skip
-def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, arguments, module, patch, goes_on):
-    for name in ("train.npz", "ssd.safetensors"):
-        (tmp_path / name).write_bytes((files / name).read_bytes())
-    if arguments[0] == "extract":
-        import numpy as np
-
-        np.savez(tmp_path / "train.npz", images=np.zeros((3, 8, 8, 3), np.uint8))
-    code = INTERRUPTED.format(module=module, patch=patch, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 130, done.stderr
+    monkeypatch.setattr(of.EBM, "fit_seeds", interrupted)
+    monkeypatch.setattr(of.SSD, "score", interrupted)
+    fit = ("fit", "EBM", files / "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors")
+    words = fit if goes_on else ("score", files / "ssd.safetensors", files / "train.npz")
+    done = outfield(*words, cwd=tmp_path, code=130)
     assert done.stderr.endswith("interrupted\n")
     assert ("goes on from c.safetensors" in done.stderr) == goes_on
     assert "Traceback" not in done.stderr
@@ -174,10 +151,10 @@ import outfield.detectors.distance.ssd_mixture_rmds as module
 from outfield.cli import main
 score = module.SSD.score
 def slow(self, data):
-    time.sleep({seconds})
+    time.sleep(3)
     return score(self, data)
 module.SSD.score = slow
-sys.argv = ["outfield", "score", "ssd.safetensors", "train.npz", *{more!r}]
+sys.argv = ["outfield", "score", "ssd.safetensors", "train.npz"]
 main()
 """
 
@@ -186,14 +163,21 @@ def test_a_command_is_never_silent_on_a_terminal_and_its_output_is_whole(files, 
     monkeypatch.chdir(files)
     target = tmp_path / "scores.csv"
     with target.open("wb") as file:
-        session = on_terminal([sys.executable, "-c", SLOW.format(seconds=3, more=[])], stdout=file.fileno())
+        session = on_terminal([sys.executable, "-c", SLOW], stdout=file.fileno())
     assert session.code == 0
-    times = [when for when, piece in session.pieces]
-    assert times[-1] - times[0] > 2
-    assert max(b - a for a, b in itertools.pairwise(times)) < 2
+    assert session.pieces[-1][0] - session.pieces[0][0] > 2
+    assert session.usual_silence() < 2
     assert "outfield score" in session.text
     assert session.left() == []
     assert len(target.read_text().splitlines()) == 81
-    again = on_terminal([sys.executable, "-c", SLOW.format(seconds=0, more=["--no-progress"])])
-    assert again.left()[0] == "score"
-    assert "outfield score" not in again.text
+
+
+def test_progress_can_be_switched_off(monkeypatch):
+    monkeypatch.delenv("OUTFIELD_PROGRESS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for option, drawn in (("--no-progress", False), ("--quiet", False), ("--verbose", True)):
+        outfield("detectors", option, code=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", io.StringIO())
+            sys.stderr.isatty = lambda: True
+            assert is_shown() == drawn

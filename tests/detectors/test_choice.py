@@ -1,7 +1,5 @@
 """Choosing a fused detector by stand-ins: weights are fitted on half of the held-out rows, and nothing else decides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -130,7 +128,7 @@ def test_rows_that_calibrate_the_sum_choose_nothing(choice):
     assert not torch.equal(other.detector.sum_.scores, choice.detector.sum_.scores)
 
 
-@pytest.mark.parametrize(("rows", "repetitions"), [(40, 40), (80, 30), (200, 20), (1000, 8)])
+@pytest.mark.parametrize(("rows", "repetitions"), [(40, 40), (200, 20), (1000, 8)])
 @pytest.mark.parametrize("made_of_them", [False, True])
 def test_p_values_are_valid_after_the_choice(rows, repetitions, made_of_them):
     """Of fresh ID rows a tenth has a p-value of at most 0.1, also where stand-ins are made of the held-out rows."""
@@ -164,11 +162,6 @@ def test_real_sets_decide_nothing(choice):
         assert [trial.weights for trial in other.trials] == [trial.weights for trial in choice.trials]
         assert other.detector.fingerprint() == choice.detector.fingerprint()
     assert other.trials[0].real != choice.trials[0].real
-
-
-def test_the_seed_splits_the_held_out_rows(choice):
-    other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, seed=8)
-    assert {t.members: t.mean for t in other.singles} != {t.members: t.mean for t in choice.singles}
 
 
 def test_candidates_that_lack_a_field_are_left_out_and_named():
@@ -289,9 +282,7 @@ class TestMistakes:
             of.Fused.of_fitted([of.MSP().fit(TRAIN)], of.FeatureSet(HELD_OUT.features))
 
     def test_of_fitted(self):
-        with pytest.raises(
-            of.NotFittedError, match=r"KNN\(k=50, field='features', index='exact', probes=0\) is not fitted"
-        ):
+        with pytest.raises(of.NotFittedError, match=r"KNN\(k=50, .* is not fitted"):
             of.Fused.of_fitted([of.KNN()], HELD_OUT)
         with pytest.raises(of.TooFewSamplesError, match="39 rows"):
             of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT[:39])

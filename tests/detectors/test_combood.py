@@ -1,7 +1,5 @@
 """CombOOD against the same steps with scikit-learn and a loop over rows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

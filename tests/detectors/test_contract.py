@@ -1,7 +1,5 @@
 """What every detector must do. It walks DETECTORS, so that a new detector is tested by existing."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +8,7 @@ import pytest
 import torch
 from tests.helpers.gpu import DEVICES
 from tests.helpers.samples import fields_of, make_set, ood_for, quick
+from torch.testing import assert_close
 
 import outfield as of
 
@@ -59,7 +58,7 @@ def test_pieces_score_like_the_whole(name, train_set, test_set):
     detector = quick(name).fit(train_set)
     whole = detector.score(test_set)
     pieces = torch.cat([detector.score(test_set[i : i + 7]) for i in range(0, len(test_set), 7)])
-    torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-5)
+    assert_close(pieces, whole, rtol=1e-4, atol=1e-5)
 
 
 @every
@@ -67,14 +66,14 @@ def test_chunks_do_not_show(name, train_set, test_set, monkeypatch):
     detector = quick(name).fit(train_set)
     whole = detector.score(test_set)
     monkeypatch.setattr(of.DETECTORS[name], "rows_at_once", 8)
-    torch.testing.assert_close(detector.score(test_set), whole, rtol=1e-4, atol=1e-5)
+    assert_close(detector.score(test_set), whole, rtol=1e-4, atol=1e-5)
 
 
 @every
 def test_order_of_the_rows_does_not_matter(name, train_set, test_set):
     detector = quick(name).fit(train_set)
     order = torch.randperm(len(test_set), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(detector.score(test_set[order]), detector.score(test_set)[order], rtol=1e-4, atol=1e-5)
+    assert_close(detector.score(test_set[order]), detector.score(test_set)[order], rtol=1e-4, atol=1e-5)
 
 
 @every
@@ -181,9 +180,7 @@ def test_other_precisions_agree(name, dtype, train_set, test_set):
     cast = of.FeatureSet(**{f: v.to(dtype) if v.is_floating_point() else v for f, v in test_set.tensors().items()})
     tolerance = 2e-2 if dtype == torch.float16 else 1e-4
     scores = detector.score(test_set)
-    torch.testing.assert_close(
-        detector.score(cast), scores, rtol=tolerance, atol=tolerance * float(scores.std()) + 1e-5
-    )
+    assert_close(detector.score(cast), scores, rtol=tolerance, atol=tolerance * float(scores.std()) + 1e-5)
 
 
 @every
@@ -192,12 +189,12 @@ def test_devices_agree(name, device, train_set, test_set, tmp_path):
     on_cpu = quick(name).to("cpu").fit(train_set)
     reference = on_cpu.score(test_set)
     moved = on_cpu.to(device).score(test_set)
-    torch.testing.assert_close(moved, reference, rtol=1e-3, atol=1e-4)
+    assert_close(moved, reference, rtol=1e-3, atol=1e-4)
     refitted = quick(name).to(device).fit(train_set)
     assert torch.isfinite(refitted.score(test_set)).all()
     refitted.save(tmp_path / "d.safetensors")
     loaded = of.load(tmp_path / "d.safetensors").to(device)
-    torch.testing.assert_close(loaded.score(test_set), refitted.score(test_set), rtol=1e-3, atol=1e-4)
+    assert_close(loaded.score(test_set), refitted.score(test_set), rtol=1e-3, atol=1e-4)
 
 
 @every
@@ -218,9 +215,7 @@ def test_data_on_disk_stays_there(name, train_set, test_set, tmp_path, monkeypat
     train_set.save(tmp_path / "train.npz")
     monkeypatch.setattr(of.FeatureStream, "in_memory", refuse)
     streamed = quick(name).fit(of.open_features(tmp_path / "train.npz"))
-    torch.testing.assert_close(
-        streamed.score(test_set), quick(name).fit(train_set).score(test_set), rtol=1e-3, atol=1e-4
-    )
+    assert_close(streamed.score(test_set), quick(name).fit(train_set).score(test_set), rtol=1e-3, atol=1e-4)
 
 
 @every
@@ -273,7 +268,7 @@ def test_scale_of_the_features_does_not_matter(name, train_set, test_set):
     detector = quick(name).fit(train_set)
     for factor in (1e-30, 1e30):
         scaled = changed(test_set, features=test_set.features.double() * factor)
-        torch.testing.assert_close(detector.score(scaled), detector.score(test_set), rtol=1e-3, atol=1e-4)
+        assert_close(detector.score(scaled), detector.score(test_set), rtol=1e-3, atol=1e-4)
 
 
 @every

@@ -1,7 +1,5 @@
 """Means by class, whatever the pieces; and CosineMean, which is made of them, against a loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -44,9 +42,7 @@ def naive(train, test):
 @pytest.mark.parametrize("by", [0.0, 100.0])
 def test_cosine_mean_is_the_loop_s(pieces, by, monkeypatch):
     monkeypatch.setattr(of.CosineMean, "rows_at_once", pieces)
-    train, test = (
-        of.FeatureSet(one.features.double() + by, labels=one.labels) for one in (make_set(), make_set(seed=1))
-    )
+    train, test = (of.FeatureSet(s.features.double() + by, labels=s.labels) for s in (make_set(), make_set(seed=1)))
     found = of.CosineMean().fit(train).score(test).numpy()
     np.testing.assert_allclose(found, naive(train, test), rtol=1e-4)
 

@@ -1,7 +1,5 @@
 """A detector's file with right digests and wrong content is refused, by one kind of error, whatever is wrong in it."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 
@@ -91,11 +89,12 @@ def test_a_tensor_too_many(name, refused):
 
 @every
 @pytest.mark.parametrize("entry", ["detector", "settings", "width", "notes"])
-@pytest.mark.parametrize("wrong", ["missing", "6", 6.0, True, [], [1], {"a": 1}, 0, -1, 10**30, "\ud800"], ids=ascii)
-def test_every_entry_of_the_header(name, entry, wrong, refused):
-    if entry == "notes" and wrong == {"a": 1} and not issubclass(of.DETECTORS[name], LearnedEnergy):
-        return  # notes are for people; what is not read cannot be wrong
-    refused(name, lambda it: it.pop(entry) if wrong == "missing" else it.update({entry: wrong}))
+def test_every_entry_of_the_header(name, entry, refused):
+    refused(name, lambda it: it.pop(entry))
+    for wrong in ("6", 6.0, True, [], [1], {"a": 1}, 0, -1, 10**30, "\ud800"):
+        # Notes are for people: what is not read cannot be wrong.
+        if entry != "notes" or wrong != {"a": 1} or issubclass(of.DETECTORS[name], LearnedEnergy):
+            refused(name, lambda it: it.update({entry: wrong}))
 
 
 @every
@@ -148,7 +147,8 @@ def test_eigenvalues_are_above_0(name, factor, refused):
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"), [("HEAT", "scales"), ("CombOOD", "scale"), ("OpenMax", "scales"), ("OpenMax", "shapes")]
+    ("name", "tensor"),
+    [("HEAT", "scales"), ("NECO", "scale"), ("CombOOD", "scale"), ("OpenMax", "scales"), ("OpenMax", "shapes")],
 )
 def test_scales_are_above_0(name, tensor, refused):
     for factor in (0, -1):

@@ -1,7 +1,5 @@
 """Detectors of features on another field: the same as if that field were the features."""
 
-from __future__ import annotations
-
 import inspect
 import json
 

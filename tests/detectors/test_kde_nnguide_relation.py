@@ -1,7 +1,5 @@
 """KDE against sums over all pairs, piece by piece, and scipy's von Mises–Fisher density."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -90,9 +88,7 @@ class TestLargestWeighted:
         """How many rows of features were compared with all rows in float64."""
         seen = []
         whole = bank._largest_of_all
-        monkeypatch.setattr(
-            bank, "_largest_of_all", lambda features, *rest: seen.append(len(features)) or whole(features, *rest)
-        )
+        monkeypatch.setattr(bank, "_largest_of_all", lambda z, *rest: seen.append(len(z)) or whole(z, *rest))
         return seen
 
     @pytest.mark.parametrize("k", [1, 10, 289, 290, 300])

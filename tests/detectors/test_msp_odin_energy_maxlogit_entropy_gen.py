@@ -1,7 +1,5 @@
 """What is particular to one detector: its formula, its corner cases."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -91,9 +89,7 @@ def test_loading_needs_no_training_data(train_set, test_set, tmp_path):
 
 def test_a_device_that_is_named_is_the_one(monkeypatch):
     real = base.resolve_device
-    monkeypatch.setattr(
-        base, "resolve_device", lambda device: torch.device("meta") if device == "auto" else real(device)
-    )
+    monkeypatch.setattr(base, "resolve_device", lambda d: torch.device("meta") if d == "auto" else real(d))
     assert of.MSP().device.type == "meta"
     assert of.MSP().to("cpu").device.type == "cpu"
     assert of.MSP().to("cpu").to("auto").device.type == "meta"

@@ -1,7 +1,5 @@
 """A detector is one file: that of CONTRIBUTING.md, put into a copy of the package, is found and tested and disturbs nobody."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -95,7 +93,7 @@ def test_tests_that_walk_the_registry_test_it(run):
     files = [f"tests/{name}" for name in WALKING]
     told = run("-m", "pytest", "-p", "no:cacheprovider", "-vv", *files, "-k", f"{NAME} or {AT_ONCE}")
     passed = [line for line in told.splitlines() if "PASSED" in line]
-    assert sum(NAME in line for line in passed) >= 60
+    assert sum(NAME in line for line in passed) >= 45
     for file in ("test_contract", "test_settings", "test_crafted_files", "test_registry", "test_stream", "test_modes"):
         assert any(file in line and NAME in line for line in passed), file
     assert quick("MSP").fit(make_set())  # and this process knows nothing of it

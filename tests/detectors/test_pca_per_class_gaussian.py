@@ -1,7 +1,5 @@
 """PCA against scikit-learn's reconstruction error."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

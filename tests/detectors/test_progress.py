@@ -1,7 +1,5 @@
 """What detectors show while they work: a title, how much there is to do, and in which unit."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Feature shapers against plain numpy, row by row, and the detector of logits behind them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -89,17 +87,10 @@ def ash(kind, k):
     return shape
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind", "k"),
-    [
-        ({}, "B", 2),
-        ({"kind": "S"}, "S", 2),
-        ({"kind": "P"}, "P", 2),
-        ({"percentile": 100}, "B", 1),
-        ({"kind": "S", "percentile": 42.0}, "S", 12),
-        ({"kind": "P", "percentile": 1.0}, "P", 20),
-    ],
-)
+@pytest.mark.parametrize(("settings", "kind", "k"), [
+    ({}, "B", 2), ({"kind": "S"}, "S", 2), ({"kind": "P"}, "P", 2), ({"percentile": 100}, "B", 1),
+    ({"kind": "S", "percentile": 42.0}, "S", 12), ({"kind": "P", "percentile": 1.0}, "P", 20),
+])  # fmt: skip
 def test_ash(settings, kind, k, train, test):
     check(of.ASH(**settings), train, test, shape=ash(kind, k))
 
@@ -199,18 +190,15 @@ class TestTheDetectorOfLogits:
         assert isinstance(construct_from_text(of.DICE, {"detector": "MSP"}).detector, of.MSP)
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (of.ReAct(100.1), "percentile is 100.1"),
-        (of.ASH(percentile=100.1), "percentile is 100.1"),
-        (of.DICE(100.1), "percentile is 100.1"),
-        (of.VRA(high=100.1), "high is 100.1"),
-        (of.VRA(low=100.1), "low is 100.1"),
-        (of.VRA(90, 90), "low is 90; it must be below high, which is 90"),
-        (of.ASH("X"), "kind is 'X'; it must be one of B, S, P"),
-    ],
-)
+@pytest.mark.parametrize(("made", "said"), [
+    (of.ReAct(100.1), "percentile is 100.1"),
+    (of.ASH(percentile=100.1), "percentile is 100.1"),
+    (of.DICE(100.1), "percentile is 100.1"),
+    (of.VRA(high=100.1), "high is 100.1"),
+    (of.VRA(low=100.1), "low is 100.1"),
+    (of.VRA(90, 90), "low is 90; it must be below high, which is 90"),
+    (of.ASH("X"), "kind is 'X'; it must be one of B, S, P"),
+])  # fmt: skip
 def test_settings_out_of_range(made, said, train):
     with pytest.raises(of.InputError, match=f"^{said}"):
         made.fit(train)

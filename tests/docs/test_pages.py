@@ -1,7 +1,5 @@
 """Pages of the documentation run as they are written, on small data: blocks of Python, lines of a shell, the README's guard."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -12,12 +10,16 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pandas
 import pytest
 from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
+from tests.helpers.texts import folder_of_topics
+from tests.helpers.texts import labelled as labelled_texts
 
 import outfield as of
 
@@ -51,7 +53,14 @@ def left_by_the_demo(folder):
     features(folder / "demo", "safetensors")
 
 
+def texts(folder):
+    shutil.copytree(folder_of_topics(), folder / "topics")
+    for seed, name in enumerate(("train", "val", "new")):
+        pandas.DataFrame(labelled_texts(100, seed)).to_csv(folder / f"{name}.csv", index=False)
+
+
 MADE = {
+    "tutorials/text": texts,
     "../README": left_by_the_demo,
     "start": left_by_the_demo,
     "choosing": left_by_the_demo,
@@ -117,24 +126,37 @@ def commands() -> list[str]:
 
 
 def test_three_commands_lead_to_a_verdict(tmp_path):
-    found = commands()
-    assert len(found) == 3
+    build, serve, ask = commands()
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 8000)) == 0:
             pytest.skip("something else listens on port 8000 of this machine")
     shutil.copy(trained(tmp_path / "trained.safetensors"), tmp_path / "network.safetensors")
-    write_folder(tmp_path / "photos" / "train", labelled(400, 5), size=32)
+    write_folder(tmp_path / "photos" / "train", labelled(240, 5), size=32)
     shutil.copy(next((tmp_path / "photos" / "train" / NAMES[2]).iterdir()), tmp_path / "photo.jpg")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "outfield"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m outfield "$@"\n')
     program.chmod(0o755)
-    script = "\n".join(["set -e", *found, "kill -TERM %1", "wait %1"])
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "OUTFIELD_PROGRESS": "0"}
-    told = {"capture_output": True, "text": True, "timeout": 240}
-    done = subprocess.run(["bash", "-m", "-c", script], cwd=tmp_path, env=environment, check=False, **told)
-    assert done.returncode == 0, done.stderr
-    (verdict,), _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("[{") :])
+
+    def begun(command, **streams):
+        return subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=tmp_path, env=environment, **streams)
+
+    assert begun(build).wait() == 0
+    with (tmp_path / "said").open("w") as said:
+        server = begun(serve.removesuffix(" &"), stderr=said)
+    client = begun(ask, stdout=subprocess.PIPE, text=True)
+    try:
+        while client.poll() is None:  # a client would ask a server that has died again and again
+            assert server.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.1)
+        server.terminate()
+        assert (client.returncode, server.wait()) == (0, 0)
+    finally:
+        for one in (client, server):
+            one.kill()
+            one.wait()
+    (verdict,) = json.loads(client.stdout.read())
     assert (verdict["file"], verdict["class_name"]) == ("photo.jpg", NAMES[2])
     assert not verdict["is_ood"]
     assert 0 < verdict["p_value"] <= 1

@@ -1,7 +1,5 @@
 """The documentation site: built without a warning, nothing loaded from elsewhere, every public name in it, no dead link."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re
@@ -18,6 +16,7 @@ import torch
 import yaml
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
+from tests.helpers.texts import folder_of_topics, labelled
 
 import docs_site
 import docs_strings
@@ -108,15 +107,14 @@ def prepared():
         torch.nn.Flatten(),
         torch.nn.Linear(8, 3),
     )
-    train, held_out, test, ood = (
-        make_set(n, seed=seed, shift=3.0 * (seed == 3)) for seed, n in enumerate((120, 160, 90, 80))
-    )
+    train, held_out, test, ood = (make_set(n, seed=s, shift=3.0 * (s == 3)) for s, n in enumerate((120, 160, 90, 80)))
     rng = np.random.default_rng(0)
     return {
         "of": of, "np": np, "train": train, "held_out": held_out, "test": test, "ood": ood, "detector": of.SSD().fit(train),
         "images": image_array(0), "new_images": image_array(1), "noise": image_array(2, 90), "network": network.eval(),
         "backbone": of.Backbone(network.eval(), size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
         "frame": pandas.DataFrame({"age": rng.normal(40, 9, 300), "height": rng.normal(170, 9, 300)}),
+        "topics": folder_of_topics(), "texts": labelled(100),
         "protocol": of.Protocol("mine", near=("noise",), mid=(), far=()),
     }  # fmt: skip
 

@@ -1,7 +1,5 @@
 """Training rows on disk: those from memory, read ahead; files whose rows cannot be picked are copied and leave nothing."""
 
-from __future__ import annotations
-
 import resource
 import tempfile
 

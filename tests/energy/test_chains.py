@@ -1,7 +1,5 @@
 """Chains in exact cases: no noise, known stationary moments, a skewed target, and nothing global touched."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 
@@ -163,45 +161,36 @@ def test_no_steps_means_no_move():
 class TestWhatChainsCannotStartFrom:
     good = torch.zeros(3, 2)
 
-    @pytest.mark.parametrize(
-        "start",
-        [
-            torch.zeros(3), torch.zeros(1, 3, 2), torch.zeros(0, 2), torch.zeros(2, 0),
-            torch.tensor([[0.0, float("nan")]]), torch.tensor([[0.0, float("inf")]]),
-            torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.bool),
-            torch.zeros(3, 2, dtype=torch.complex64), [[0.0, 0.0]], None,
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize("start", [
+        torch.zeros(3), torch.zeros(1, 3, 2), torch.zeros(0, 2), torch.zeros(2, 0),
+        torch.tensor([[0.0, float("nan")]]), torch.tensor([[0.0, float("inf")]]),
+        torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.bool),
+        torch.zeros(3, 2, dtype=torch.complex64), [[0.0, 0.0]], None,
+    ])  # fmt: skip
     def test_starts(self, start):
         with pytest.raises(of.InputError, match="start"):
             of.run_chains(quadratic, start, of.Langevin(steps=1))
 
     @pytest.mark.parametrize("sampler", [of.Langevin(steps=1), *SAMPLERS])
-    @pytest.mark.parametrize(
-        ("energy", "reason"),
-        [
-            (lambda z: z.square().sum(), r"shape \(\)"),
-            (lambda z: z.square(), r"shape \(3, 2\)"),
-            (lambda z: z.square().sum(1, keepdim=True), r"shape \(3, 1\)"),
-            (lambda z: z.square().sum(1)[:2], r"shape \(2,\)"),
-            (lambda z: [0.0] * len(z), "list"),
-            (lambda z: z.detach().sum(1), "no gradient"),
-            (lambda z: torch.ones(3, requires_grad=True), "no gradient"),
-        ],
-    )
+    @pytest.mark.parametrize(("energy", "reason"), [
+        (lambda z: z.square().sum(), r"shape \(\)"),
+        (lambda z: z.square(), r"shape \(3, 2\)"),
+        (lambda z: z.square().sum(1, keepdim=True), r"shape \(3, 1\)"),
+        (lambda z: z.square().sum(1)[:2], r"shape \(2,\)"),
+        (lambda z: [0.0] * len(z), "list"),
+        (lambda z: z.detach().sum(1), "no gradient"),
+        (lambda z: torch.ones(3, requires_grad=True), "no gradient"),
+    ])  # fmt: skip
     def test_energies(self, sampler, energy, reason):
         with pytest.raises(of.InputError, match=f"energy .*{reason}"):
             of.run_chains(energy, self.good, sampler)
 
-    @pytest.mark.parametrize(
-        ("arguments", "name"),
-        [
-            ({"sampler": None}, "sampler"),
-            ({"sampler": "Langevin"}, "sampler"),
-            ({"sampler": SimpleNamespace(begin=len, steps=1)}, "sampler is .*; it must be one such as"),
-            ({"sampler": SimpleNamespace(move=len, steps=1)}, "sampler is .*; it must be one such as"),
-        ],
-    )
+    @pytest.mark.parametrize(("arguments", "name"), [
+        ({"sampler": None}, "sampler"),
+        ({"sampler": "Langevin"}, "sampler"),
+        ({"sampler": SimpleNamespace(begin=len, steps=1)}, "sampler is .*; it must be one such as"),
+        ({"sampler": SimpleNamespace(move=len, steps=1)}, "sampler is .*; it must be one such as"),
+    ])  # fmt: skip
     def test_other_arguments(self, arguments, name):
         given = {"energy": quadratic, "start": self.good, "sampler": of.Langevin(steps=1)}
         with pytest.raises(of.InputError, match=name):

@@ -1,7 +1,5 @@
 """The fused engine takes the eager step's path: in PyTorch on a CPU, in Triton's interpreter, and on a GPU where there is one."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util
@@ -333,15 +331,11 @@ class TestChoice:
         model = model or of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(24, 0), 0.5)
         return train(model, z, dataclasses.replace(TRAINING, **training), sampler, project, seed=0)
 
-    @pytest.mark.parametrize(
-        ("what", "reason"),
-        [
-            ({"sampler": of.MetropolisLangevin(steps=2)}, "the sampler is MetropolisLangevin"),
-            ({"project": lambda z: z}, "the projection is not"),
-            ({"model": of.CorrectedEnergy(SineMLP(hidden=8, depth=1).build(24, 0))}, "the network is not"),
-        ],
-        ids=["sampler", "projection", "network"],
-    )
+    @pytest.mark.parametrize(("what", "reason"), [
+        ({"sampler": of.MetropolisLangevin(steps=2)}, "the sampler is MetropolisLangevin"),
+        ({"project": lambda z: z}, "the projection is not"),
+        ({"model": of.CorrectedEnergy(SineMLP(hidden=8, depth=1).build(24, 0))}, "the network is not"),
+    ], ids=["sampler", "projection", "network"])  # fmt: skip
     def test_what_the_engine_cannot_do_is_left_to_the_eager_step(self, what, reason):
         assert len(self.choose(**what)) == 1
         with pytest.raises(of.InputError, match=reason):
@@ -360,20 +354,17 @@ class TestChoice:
         with pytest.raises(of.InputError, match="no units"):
             self.choose(precision="bfloat16")
 
-    @pytest.mark.parametrize(
-        "layers",
-        [
-            [],
-            [nn.ReLU(), nn.Linear(8, 1)],
-            [nn.LeakyReLU(), nn.Linear(8, 2)],
-            [nn.LeakyReLU(0.1), nn.Linear(8, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1)],
-            [nn.LeakyReLU(), nn.Linear(8, 1, bias=False)],
-            [nn.LeakyReLU(), nn.Linear(8, 1).double()],
-            [nn.LeakyReLU()],
-            [nn.LeakyReLU(0.0), nn.Linear(8, 1)],
-            [nn.LeakyReLU(-0.1), nn.Linear(8, 1)],
-        ],
-    )
+    @pytest.mark.parametrize("layers", [
+        [],
+        [nn.ReLU(), nn.Linear(8, 1)],
+        [nn.LeakyReLU(), nn.Linear(8, 2)],
+        [nn.LeakyReLU(0.1), nn.Linear(8, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1)],
+        [nn.LeakyReLU(), nn.Linear(8, 1, bias=False)],
+        [nn.LeakyReLU(), nn.Linear(8, 1).double()],
+        [nn.LeakyReLU()],
+        [nn.LeakyReLU(0.0), nn.Linear(8, 1)],
+        [nn.LeakyReLU(-0.1), nn.Linear(8, 1)],
+    ])  # fmt: skip
     def test_other_networks_are_left_to_the_eager_step(self, layers):
         model = of.CorrectedEnergy(nn.Sequential(nn.Linear(24, 8), *layers))
         with pytest.raises(of.InputError, match="the network is not"):

@@ -1,12 +1,11 @@
 """The mixture against torch.distributions, against integrals, in pieces, and where the covariance is singular."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
+from torch.testing import assert_close
 
 import outfield as of
 from outfield.config import from_plain, to_plain
@@ -38,9 +37,9 @@ def test_parameters_are_those_of_the_appendix():
     z, labels = data()
     p = of.MixturePrior().fit(z, labels).parameters_
     weights, means, covariance = by_the_book(z, labels)
-    torch.testing.assert_close(p.log_weights.exp(), weights)
-    torch.testing.assert_close(p.means, means)
-    torch.testing.assert_close(p.eigenvectors @ p.eigenvalues.diag() @ p.eigenvectors.T, covariance)
+    assert_close(p.log_weights.exp(), weights)
+    assert_close(p.means, means)
+    assert_close(p.eigenvectors @ p.eigenvalues.diag() @ p.eigenvectors.T, covariance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -50,14 +49,14 @@ def test_log_density_is_that_of_torch_distributions(dtype):
     new = data(seed=1)[0]
     expected = reference(z, labels).log_prob(new)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-3
-    torch.testing.assert_close(mixture.log_prob(new.to(dtype)).double(), expected, rtol=tolerance, atol=tolerance)
+    assert_close(mixture.log_prob(new.to(dtype)).double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_whitened_classes_have_unit_covariance():
     z, labels = data(n=500)
     w = of.MixturePrior().fit(z, labels).whiten(z)
     _, _, covariance = by_the_book(w, labels)
-    torch.testing.assert_close(covariance, torch.eye(4, dtype=torch.float64), atol=1e-9, rtol=0)
+    assert_close(covariance, torch.eye(4, dtype=torch.float64), atol=1e-9, rtol=0)
 
 
 def test_the_density_integrates_to_one():
@@ -73,12 +72,10 @@ def test_mahalanobis_matches_the_formula_and_affine_maps_leave_it_alone():
     _, means, covariance = by_the_book(z, labels)
     offset = z[:, None, :] - means
     expected = torch.einsum("nkd,de,nke->nk", offset, covariance.inverse(), offset)
-    torch.testing.assert_close(of.MixturePrior().fit(z, labels).mahalanobis_sq(z), expected)
+    assert_close(of.MixturePrior().fit(z, labels).mahalanobis_sq(z), expected)
     g = torch.Generator().manual_seed(3)
     moved = z @ torch.randn(4, 4, generator=g, dtype=torch.float64) + 5
-    torch.testing.assert_close(
-        of.MixturePrior(floor=1e-12).fit(moved, labels).mahalanobis_sq(moved), expected, rtol=1e-6, atol=1e-6
-    )
+    assert_close(of.MixturePrior(floor=1e-12).fit(moved, labels).mahalanobis_sq(moved), expected, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -93,11 +90,9 @@ def test_pieces_in_any_order_give_the_statistics_of_the_whole(sizes, seed):
         for piece in order[1:]:
             merged = merged.merge(piece)
         assert torch.equal(merged.classes, whole.classes)
-        torch.testing.assert_close(merged.counts, whole.counts)
-        torch.testing.assert_close(merged.means, whole.means, rtol=1e-12, atol=0)
-        torch.testing.assert_close(
-            merged.scatter, whole.scatter, rtol=1e-6, atol=1e-6 * float(whole.scatter.abs().max()) + 1e-9
-        )
+        assert_close(merged.counts, whole.counts)
+        assert_close(merged.means, whole.means, rtol=1e-12, atol=0)
+        assert_close(merged.scatter, whole.scatter, rtol=1e-6, atol=1e-6 * float(whole.scatter.abs().max()) + 1e-9)
 
 
 def test_classes_may_come_late_and_have_gaps():
@@ -107,7 +102,7 @@ def test_classes_may_come_late_and_have_gaps():
     for part in (slice(0, 30), slice(30, 90)):
         mixture.partial_fit(z[part], labels[part])
     assert mixture.parameters_.classes.tolist() == [2, 7, 40]
-    torch.testing.assert_close(mixture.energy(z), of.MixturePrior().fit(z, labels).energy(z))
+    assert_close(mixture.energy(z), of.MixturePrior().fit(z, labels).energy(z))
 
 
 def test_samples_follow_the_mixture():
@@ -118,8 +113,8 @@ def test_samples_follow_the_mixture():
     weights, means, covariance = by_the_book(z, labels)
     centre = weights @ means
     total = covariance + (weights[:, None] * (means - centre)).T @ (means - centre)
-    torch.testing.assert_close(drawn.mean(0), centre, atol=0.05, rtol=0)
-    torch.testing.assert_close(drawn.T.cov(correction=0), total, rtol=0.03, atol=0.1)
+    assert_close(drawn.mean(0), centre, atol=0.05, rtol=0)
+    assert_close(drawn.T.cov(correction=0), total, rtol=0.03, atol=0.1)
     torch.manual_seed(0)
     entropies = mixture.energy(drawn).mean(), mixture.energy(reference(z, labels).sample((200_000,))).mean()
     assert float(entropies[0]) == pytest.approx(float(entropies[1]), rel=0.01)
@@ -159,10 +154,8 @@ def test_float32_is_as_good_as_float64_where_the_covariance_is_singular(n, d, k)
     near = z + 1e-4 * torch.randn(n, d, generator=g)
     for points in (z, near):
         narrow, wide = mixture.mahalanobis_sq(points).amin(1).double(), mixture.mahalanobis_sq(points.double()).amin(1)
-        torch.testing.assert_close(narrow, wide, rtol=1e-3, atol=0.1)
-        torch.testing.assert_close(
-            mixture.energy(points).double(), mixture.energy(points.double()), rtol=1e-3, atol=0.1
-        )
+        assert_close(narrow, wide, rtol=1e-3, atol=0.1)
+        assert_close(mixture.energy(points).double(), mixture.energy(points.double()), rtol=1e-3, atol=0.1)
 
 
 def test_distances_are_never_negative():
@@ -208,10 +201,10 @@ class TestUnequalClasses:
         z, labels = uneven()
         mixture, expected = of.MixturePrior().fit(z, labels), reference(z, labels)
         points = (2 * z[::3]).requires_grad_()
-        torch.testing.assert_close(mixture.log_prob(points), expected.log_prob(points))
+        assert_close(mixture.log_prob(points), expected.log_prob(points))
         (slope,) = torch.autograd.grad(-expected.log_prob(points).sum(), points)
-        torch.testing.assert_close(mixture.gradient(points.detach()), slope)
-        torch.testing.assert_close(torch.autograd.grad(mixture.energy(points).sum(), points)[0], slope)
+        assert_close(mixture.gradient(points.detach()), slope)
+        assert_close(torch.autograd.grad(mixture.energy(points).sum(), points)[0], slope)
 
     def test_the_refined_formulas_too(self):
         z, labels = uneven()
@@ -239,7 +232,7 @@ class TestLearningAgain:
         whole = of.MixturePrior().fit(*both)
         after = mixture.energy(z), mixture.gradient(z), mixture.mahalanobis_sq(z)
         for found, expected in zip(after, (whole.energy(z), whole.gradient(z), whole.mahalanobis_sq(z)), strict=True):
-            torch.testing.assert_close(found, expected)
+            assert_close(found, expected)
         assert not any(torch.allclose(a, b) for a, b in zip(before, (*after[:2], mixture.whiten(z)), strict=False))
 
     def test_a_fit_that_fails_leaves_the_first(self):
@@ -255,22 +248,19 @@ class TestLearningAgain:
 class TestRefusals:
     good = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
 
-    @pytest.mark.parametrize(
-        "z",
-        [
-            torch.rand(4),
-            torch.rand(0, 3),
-            torch.rand(4, 0),
-            torch.rand(2, 2, 3),
-            torch.ones(4, 3, dtype=torch.int64),
-            torch.ones(4, 3, dtype=torch.complex64),
-            torch.full((4, 3), torch.nan),
-            torch.full((4, 3), torch.inf),
-            torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
-            [[1.0, 2.0]],
-            None,
-        ],
-    )
+    @pytest.mark.parametrize("z", [
+        torch.rand(4),
+        torch.rand(0, 3),
+        torch.rand(4, 0),
+        torch.rand(2, 2, 3),
+        torch.ones(4, 3, dtype=torch.int64),
+        torch.ones(4, 3, dtype=torch.complex64),
+        torch.full((4, 3), torch.nan),
+        torch.full((4, 3), torch.inf),
+        torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
+        [[1.0, 2.0]],
+        None,
+    ])  # fmt: skip
     def test_rows(self, z):
         with pytest.raises(of.InputError, match="rows"):
             of.MixturePrior().fit(z, self.good[1])
@@ -352,8 +342,8 @@ def test_workers_share_the_statistics(workers, offset):
     within = z - means[labels // 5]
     assert found.classes.tolist() == [0, 5, 10, 15]
     assert found.counts.tolist() == labels.bincount()[::5].tolist()
-    torch.testing.assert_close(found.means, means, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found.scatter, within.T @ within, rtol=1e-9, atol=1e-7 if offset else 1e-10)
+    assert_close(found.means, means, rtol=1e-12, atol=1e-12)
+    assert_close(found.scatter, within.T @ within, rtol=1e-9, atol=1e-7 if offset else 1e-10)
     again = of.ClassStatistics.over(iter(pieces), workers)
     assert torch.equal(again.scatter, found.scatter)
 

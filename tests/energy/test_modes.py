@@ -1,7 +1,5 @@
 """Fits and scores do not depend on what a caller has chosen for its own PyTorch code, and change nothing for others."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Networks: PyTorch's own initialisation from a generator of their own, with nothing shared between threads."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

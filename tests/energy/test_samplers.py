@@ -1,7 +1,5 @@
 """What a move costs, and that carrying energies and gradients changes no bit of the chains."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Training against the same loop written out by hand: the order of random numbers, the chains, the loss, Adam, every setting."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

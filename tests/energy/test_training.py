@@ -1,7 +1,5 @@
 """Training: its settings, its history, averaged weights, divergence, and priors that are not the mixture."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -27,9 +25,7 @@ WRONG = [
 
 
 def tiny_model(prior=None):
-    return of.CorrectedEnergy(
-        of.MLP(hidden=8, depth=1).build(6, 0), temperature=0.5, prior=prior, prior_temperature=2.0
-    )
+    return of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(6, 0), 0.5, prior, 2.0)
 
 
 def test_loss_is_the_formula():

@@ -1,7 +1,5 @@
 """Clusters as labels: they find groups that are there, and repeat."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional
@@ -41,9 +39,7 @@ def test_they_are_the_end_of_k_means():
 
 def test_other_fields_stay_and_labels_are_replaced():
     rows, truth = groups()
-    both = of.FeatureSet(
-        rows, labels=truth + 2, logits=rows, stage1=rows[:, :3], names=[str(i) for i in range(len(rows))]
-    )
+    both = of.FeatureSet(rows, labels=truth + 2, logits=rows, stage1=rows[:, :3], names=[*map(str, range(len(rows)))])
     made = of.clustered(both, 3, field="stage1")
     with pytest.warns(DeprecationWarning, match="on= is now field="):
         assert torch.equal(of.clustered(both, 3, on="stage1").labels, made.labels)

@@ -1,7 +1,5 @@
 """Tables: the numbers in the cells, or an error of ours that says which cell, column or file is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 from decimal import Decimal
@@ -37,69 +35,63 @@ def both(path):
     return [lambda: of.FeatureSet.load(path), lambda: list(of.open_features(path).batches(3))]
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "words"),
-    [
-        ("", of.FileFormatError, "no columns"),
-        ("\n", of.FileFormatError, "no columns"),
-        ("feature_0,feature_1\n", of.InputError, "no rows"),
-        ("feature_0,feature_1", of.InputError, "no rows"),
-        ("feature_0,feature_1\n\n\n", of.InputError, "csv has no rows; at least one is needed"),
-        ("1.5,2.5\n3.5,4.5\n", of.FileFormatError, "no header"),
-        (b"feature_0\n1.5\n\xff\n", of.InputError, "feature_0"),
-        (b"feature_\xff\n1.5\n", of.FileFormatError, "UTF-8"),
-        ("feature_0\n1.5\n".encode("utf-16"), of.FileFormatError, "UTF-8"),
-        (b"feature_0\n1.\x005\n", of.InputError, "not numbers"),
-        (b"\x00\x01\x02\x03", of.FileFormatError, "column"),
-        ("feature_0,feature_0\n1,2\n", of.FileFormatError, "same name"),
-        ("feature_0,colour\n1,2\n", of.FileFormatError, "colour"),
-        ("feature_0,\n1,2\n", of.FileFormatError, "''"),
-        ("feature_0,feature_2\n1,2\n", of.FileFormatError, "without gaps"),
-        (f"feature_0,feature_{'9' * 5000}\n1,2\n", of.FileFormatError, "feature_999"),
-        ("feature_0,feature_٣\n1,2\n", of.FileFormatError, "feature_٣"),
-        ("feature_0,label,labels\n1,2,2\n", of.FileFormatError, "labels twice"),
-        ("feature_0,labels,label\n1,2,2\n", of.FileFormatError, "labels twice"),
-        ("features\n1\n", of.FileFormatError, "lists"),
-        ("label\n1\n", of.FileFormatError, "feature_0"),
-        ("feature_0;feature_1\n1;2\n", of.FileFormatError, "feature_0;feature_1"),
-        ("feature_0,feature_1\n1,2\n3\n", of.FileFormatError, "columns"),
-        ("feature_0,feature_1\n1,2\n3,4,5\n", of.FileFormatError, "columns"),
-        ('"feature\n0"\n1\n', of.FileFormatError, "column"),
-        ("feature_0,feature_1\n1,2\n3,\n", of.InputError, "'feature_1' has 1 empty cell;"),
-        ("feature_0,feature_1\n1,2\n3,NA\n", of.InputError, "'feature_1' holds cells that are not numbers, such as 'NA'"),
-        ("feature_0\n1\n\n2\n", of.InputError, "'feature_0' has 1 empty cell;"),
-        ("feature_0\ntrue\n", of.InputError, "not numbers"),
-        ("feature_0\n2020-01-01\n", of.InputError, "not numbers"),
-        ("feature_0\n1\nnan\n", of.InputError, r"features\[1, 0\] is nan"),
-        ("feature_0\n1\n-inf\n", of.InputError, r"features\[1, 0\] is -inf"),
-        ("feature_0\n1e999\n", of.InputError, "is inf"),
-        ('feature_0\n"1\n2"\n', of.OutfieldError, "csv"),
-        ("feature_0,label\n1,0.5\n", of.InputError, "'label' holds cells that are not whole numbers"),
-        ("feature_0,label\n1,-1\n", of.InputError, "down to -1"),
-        (f"feature_0,label\n1,{2**64}\n", of.InputError, "whole numbers"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "kind", "words"), [
+    ("", of.FileFormatError, "no columns"),
+    ("\n", of.FileFormatError, "no columns"),
+    ("feature_0,feature_1\n", of.InputError, "no rows"),
+    ("feature_0,feature_1", of.InputError, "no rows"),
+    ("feature_0,feature_1\n\n\n", of.InputError, "csv has no rows; at least one is needed"),
+    ("1.5,2.5\n3.5,4.5\n", of.FileFormatError, "no header"),
+    (b"feature_0\n1.5\n\xff\n", of.InputError, "feature_0"),
+    (b"feature_\xff\n1.5\n", of.FileFormatError, "UTF-8"),
+    ("feature_0\n1.5\n".encode("utf-16"), of.FileFormatError, "UTF-8"),
+    (b"feature_0\n1.\x005\n", of.InputError, "not numbers"),
+    (b"\x00\x01\x02\x03", of.FileFormatError, "column"),
+    ("feature_0,feature_0\n1,2\n", of.FileFormatError, "same name"),
+    ("feature_0,colour\n1,2\n", of.FileFormatError, "colour"),
+    ("feature_0,\n1,2\n", of.FileFormatError, "''"),
+    ("feature_0,feature_2\n1,2\n", of.FileFormatError, "without gaps"),
+    (f"feature_0,feature_{'9' * 5000}\n1,2\n", of.FileFormatError, "feature_999"),
+    ("feature_0,feature_٣\n1,2\n", of.FileFormatError, "feature_٣"),
+    ("feature_0,label,labels\n1,2,2\n", of.FileFormatError, "labels twice"),
+    ("feature_0,labels,label\n1,2,2\n", of.FileFormatError, "labels twice"),
+    ("features\n1\n", of.FileFormatError, "lists"),
+    ("label\n1\n", of.FileFormatError, "feature_0"),
+    ("feature_0;feature_1\n1;2\n", of.FileFormatError, "feature_0;feature_1"),
+    ("feature_0,feature_1\n1,2\n3\n", of.FileFormatError, "columns"),
+    ("feature_0,feature_1\n1,2\n3,4,5\n", of.FileFormatError, "columns"),
+    ('"feature\n0"\n1\n', of.FileFormatError, "column"),
+    ("feature_0,feature_1\n1,2\n3,\n", of.InputError, "'feature_1' has 1 empty cell;"),
+    ("feature_0,feature_1\n1,2\n3,NA\n", of.InputError, "'feature_1' holds cells that are not numbers, such as 'NA'"),
+    ("feature_0\n1\n\n2\n", of.InputError, "'feature_0' has 1 empty cell;"),
+    ("feature_0\ntrue\n", of.InputError, "not numbers"),
+    ("feature_0\n2020-01-01\n", of.InputError, "not numbers"),
+    ("feature_0\n1\nnan\n", of.InputError, r"features\[1, 0\] is nan"),
+    ("feature_0\n1\n-inf\n", of.InputError, r"features\[1, 0\] is -inf"),
+    ("feature_0\n1e999\n", of.InputError, "is inf"),
+    ('feature_0\n"1\n2"\n', of.OutfieldError, "csv"),
+    ("feature_0,label\n1,0.5\n", of.InputError, "'label' holds cells that are not whole numbers"),
+    ("feature_0,label\n1,-1\n", of.InputError, "down to -1"),
+    (f"feature_0,label\n1,{2**64}\n", of.InputError, "whole numbers"),
+])  # fmt: skip
 def test_bad_csv_files(tmp_path, content, kind, words):
     with pytest.raises(kind, match=words) as caught:
         load_csv(tmp_path, content)
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("content", "features", "labels"),
-    [
-        ("feature_0,feature_1\n1,2.5\n-3e2,4\n", [[1, 2.5], [-300, 4]], None),
-        ("\ufefffeature_0,label\n1.5,2\n", [[1.5]], [2]),
-        ("feature_0,label\r\n1.5,2\r\n2.5,0\r\n", [[1.5], [2.5]], [2, 0]),
-        ("label,feature_1,feature_0\n7,2,1\n", [[1, 2]], [7]),
-        ('"feature_0","label"\n"1.5","2"\n', [[1.5]], [2]),
-        ("feature_0\n1.5", [[1.5]], None),
-        ("feature_0,feature_1\n1,2\n\n3,4\n\n", [[1, 2], [3, 4]], None),
-        (f"feature_0,label\n{EXACT},{2**62 + 1}\n", [[EXACT]], [2**62 + 1]),
-        (f"feature_0\n{2**70}\n", [[2**70]], None),
-        ("feature_0\n0.1\n", [[0.1]], None),
-    ],
-)
+@pytest.mark.parametrize(("content", "features", "labels"), [
+    ("feature_0,feature_1\n1,2.5\n-3e2,4\n", [[1, 2.5], [-300, 4]], None),
+    ("\ufefffeature_0,label\n1.5,2\n", [[1.5]], [2]),
+    ("feature_0,label\r\n1.5,2\r\n2.5,0\r\n", [[1.5], [2.5]], [2, 0]),
+    ("label,feature_1,feature_0\n7,2,1\n", [[1, 2]], [7]),
+    ('"feature_0","label"\n"1.5","2"\n', [[1.5]], [2]),
+    ("feature_0\n1.5", [[1.5]], None),
+    ("feature_0,feature_1\n1,2\n\n3,4\n\n", [[1, 2], [3, 4]], None),
+    (f"feature_0,label\n{EXACT},{2**62 + 1}\n", [[EXACT]], [2**62 + 1]),
+    (f"feature_0\n{2**70}\n", [[2**70]], None),
+    ("feature_0\n0.1\n", [[0.1]], None),
+])  # fmt: skip
 def test_good_csv_files(tmp_path, content, features, labels):
     found = load_csv(tmp_path, content)
     assert found.features.dtype == torch.float64
@@ -142,39 +134,36 @@ def test_what_the_first_megabyte_holds_does_not_decide_on_the_rest(tmp_path):
 NULL = pyarrow.array([[1.0, None], [2.0, 3.0]])
 
 
-@pytest.mark.parametrize(
-    ("columns", "kind", "words"),
-    [
-        ({"feature_0": pyarrow.array([1.0, None])}, of.InputError, "1 empty cell;"),
-        ({"features": NULL}, of.InputError, "1 empty cell;"),
-        ({"features": pyarrow.array([[1, None], [2, 3]])}, of.InputError, "1 empty cell;"),
-        ({"features": pyarrow.array([[1.0], None])}, of.InputError, "1 empty cell;"),
-        ({"features": pyarrow.array([[1.0], None], pyarrow.list_(pyarrow.float64(), 1))}, of.InputError, "1 empty cell;"),
-        ({"features": [[1.0], [1.0, 2.0]]}, of.InputError, "same length"),
-        ({"features": [[1.0, 2.0], []]}, of.InputError, "same length"),
-        ({"features": [[[1.0]], [[2.0]]]}, of.InputError, "not numbers"),
-        ({"features": [["a"], ["b"]]}, of.InputError, "not numbers"),
-        ({"features": pyarrow.array([[], []], pyarrow.list_(pyarrow.float32()))}, of.InputError, "empty"),
-        ({"features": [1.0, 2.0]}, of.FileFormatError, "lists of numbers"),
-        ({"features": [{"a": 1.0}, {"a": 2.0}]}, of.FileFormatError, "lists of numbers"),
-        ({"feature_0": [True, False]}, of.InputError, "bool, not numbers"),
-        ({"feature_0": ["1", "2"]}, of.InputError, "string, not numbers"),
-        ({"feature_0": [b"1", b"2"]}, of.InputError, "binary, not numbers"),
-        ({"feature_0": [Decimal("1.5"), Decimal("2.5")]}, of.InputError, "decimal128.*not numbers"),
-        ({"feature_0": pyarrow.array([1, 2], pyarrow.timestamp("s"))}, of.InputError, "timestamp.*not numbers"),
-        ({"feature_0": pyarrow.array(["a", "b"]).dictionary_encode()}, of.InputError, "string, not numbers"),
-        ({"feature_0": pyarrow.nulls(2)}, of.InputError, "empty cell"),
-        ({"feature_0": [1.0, 2.0], "label": [0.0, 1.0]}, of.InputError, "labels must be integers"),
-        ({"feature_0": [1.0, 2.0], "label": np.array([0, 2**63], np.uint64)}, of.InputError, "out of range"),
-        ({"feature_0": [1.0, 2.0], "logit_0": [1.0, np.nan]}, of.InputError, r"logits\[1, 0\] is nan"),
-        ({"feature_0": np.array([EXACT + 1, 2])}, of.InputError, f"is {EXACT + 1}"),
-        ({"feature_0": pyarrow.array([], pyarrow.float32())}, of.InputError, "no rows"),
-        ({"feature_0": [1.0, 2.0], "a.b": [1.0, 2.0]}, of.FileFormatError, "a.b"),
-        ({"feature_0": [1.0, 2.0], "\x00": [1.0, 2.0]}, of.FileFormatError, "x00"),
-        ({"feature_0": [1.0, 2.0], "features": [[1.0], [2.0]]}, of.FileFormatError, "twice"),
-        ({}, of.FileFormatError, "no columns"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("columns", "kind", "words"), [
+    ({"feature_0": pyarrow.array([1.0, None])}, of.InputError, "1 empty cell;"),
+    ({"features": NULL}, of.InputError, "1 empty cell;"),
+    ({"features": pyarrow.array([[1, None], [2, 3]])}, of.InputError, "1 empty cell;"),
+    ({"features": pyarrow.array([[1.0], None])}, of.InputError, "1 empty cell;"),
+    ({"features": pyarrow.array([[1.0], None], pyarrow.list_(pyarrow.float64(), 1))}, of.InputError, "1 empty cell;"),
+    ({"features": [[1.0], [1.0, 2.0]]}, of.InputError, "same length"),
+    ({"features": [[1.0, 2.0], []]}, of.InputError, "same length"),
+    ({"features": [[[1.0]], [[2.0]]]}, of.InputError, "not numbers"),
+    ({"features": [["a"], ["b"]]}, of.InputError, "not numbers"),
+    ({"features": pyarrow.array([[], []], pyarrow.list_(pyarrow.float32()))}, of.InputError, "empty"),
+    ({"features": [1.0, 2.0]}, of.FileFormatError, "lists of numbers"),
+    ({"features": [{"a": 1.0}, {"a": 2.0}]}, of.FileFormatError, "lists of numbers"),
+    ({"feature_0": [True, False]}, of.InputError, "bool, not numbers"),
+    ({"feature_0": ["1", "2"]}, of.InputError, "string, not numbers"),
+    ({"feature_0": [b"1", b"2"]}, of.InputError, "binary, not numbers"),
+    ({"feature_0": [Decimal("1.5"), Decimal("2.5")]}, of.InputError, "decimal128.*not numbers"),
+    ({"feature_0": pyarrow.array([1, 2], pyarrow.timestamp("s"))}, of.InputError, "timestamp.*not numbers"),
+    ({"feature_0": pyarrow.array(["a", "b"]).dictionary_encode()}, of.InputError, "string, not numbers"),
+    ({"feature_0": pyarrow.nulls(2)}, of.InputError, "empty cell"),
+    ({"feature_0": [1.0, 2.0], "label": [0.0, 1.0]}, of.InputError, "labels must be integers"),
+    ({"feature_0": [1.0, 2.0], "label": np.array([0, 2**63], np.uint64)}, of.InputError, "out of range"),
+    ({"feature_0": [1.0, 2.0], "logit_0": [1.0, np.nan]}, of.InputError, r"logits\[1, 0\] is nan"),
+    ({"feature_0": np.array([EXACT + 1, 2])}, of.InputError, f"is {EXACT + 1}"),
+    ({"feature_0": pyarrow.array([], pyarrow.float32())}, of.InputError, "no rows"),
+    ({"feature_0": [1.0, 2.0], "a.b": [1.0, 2.0]}, of.FileFormatError, "a.b"),
+    ({"feature_0": [1.0, 2.0], "\x00": [1.0, 2.0]}, of.FileFormatError, "x00"),
+    ({"feature_0": [1.0, 2.0], "features": [[1.0], [2.0]]}, of.FileFormatError, "twice"),
+    ({}, of.FileFormatError, "no columns"),
+])  # fmt: skip
 def test_bad_parquet_files(tmp_path, columns, kind, words):
     for read in both(save_parquet(tmp_path / "table.parquet", columns)):
         with pytest.raises(kind, match=words):
@@ -184,19 +173,16 @@ def test_bad_parquet_files(tmp_path, columns, kind, words):
 LISTS = [[1.0, 2.0], [3.0, 4.0]]
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"features": LISTS},
-        {"features": pyarrow.array(LISTS, pyarrow.large_list(pyarrow.float32()))},
-        {"features": pyarrow.array(LISTS, pyarrow.list_(pyarrow.float64(), 2))},
-        {"features": pyarrow.array([[1, 2], [3, 4]], pyarrow.list_(pyarrow.int16()))},
-        {"features": pyarrow.array([[9, 9], [1, 2], [3, 4]]).slice(1)},
-        {"feature_1": [2, 4], "feature_0": [1.0, 3.0]},
-        {"feature_0": np.array([1, 3], np.float16), "feature_1": np.array([2, 4], np.int8)},
-        {"feature_0": pyarrow.array([1.0, 3.0]).dictionary_encode(), "feature_1": [2, 4]},
-    ],
-)
+@pytest.mark.parametrize("columns", [
+    {"features": LISTS},
+    {"features": pyarrow.array(LISTS, pyarrow.large_list(pyarrow.float32()))},
+    {"features": pyarrow.array(LISTS, pyarrow.list_(pyarrow.float64(), 2))},
+    {"features": pyarrow.array([[1, 2], [3, 4]], pyarrow.list_(pyarrow.int16()))},
+    {"features": pyarrow.array([[9, 9], [1, 2], [3, 4]]).slice(1)},
+    {"feature_1": [2, 4], "feature_0": [1.0, 3.0]},
+    {"feature_0": np.array([1, 3], np.float16), "feature_1": np.array([2, 4], np.int8)},
+    {"feature_0": pyarrow.array([1.0, 3.0]).dictionary_encode(), "feature_1": [2, 4]},
+])  # fmt: skip
 def test_good_parquet_files(tmp_path, columns):
     for read in (lambda path: of.FeatureSet.load(path), lambda path: of.open_features(path).in_memory()):
         found = read(save_parquet(tmp_path / "table.parquet", columns))

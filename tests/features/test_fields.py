@@ -1,7 +1,5 @@
 """A field is declared once: a new one goes through sets, files, streams and tables with nothing else changed."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path
@@ -14,7 +12,7 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.features import FIELDS
+from outfield.features import FIELDS, FeatureSource
 
 Field = type(FIELDS["features"])
 
@@ -42,7 +40,7 @@ def arrays(monkeypatch) -> dict[str, np.ndarray]:
     }
 
 
-def equal(data: of.FeatureSource | dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> bool:
+def equal(data: FeatureSource | dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> bool:
     tensors = data if isinstance(data, dict) else data.in_memory().tensors()
     return tensors.keys() == arrays.keys() and all(
         np.array_equal(tensors[name].numpy(), array) for name, array in arrays.items()

@@ -1,7 +1,5 @@
 """The classifier's last layer: as it was given, or recovered from features and logits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Sources of rows: names of rows, what is said of where they come from, and some rows of a source."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -55,19 +53,16 @@ class TestNames:
         assert of.FeatureSet.join([data, a_set()]).names is None
         assert of.FeatureSet.join([a_set(), data]).names is None
 
-    @pytest.mark.parametrize(
-        ("names", "words"),
-        [
-            ("abcde", "names is 'abcde'"),
-            (7, "names is 7"),
-            ([], "0 names for 5 rows"),
-            ([1, 2, 3, 4, 5], r"names is \[1, 2"),
-            (["a", None, "b", "c", "d"], r"names is \['a', None"),
-            (["a"] * 4, "4 names for 5 rows"),
-            (["a"] * 6, "6 names for 5 rows"),
-            (["a"] * 4 + ["\ud800"], "names is .*a text for each row"),
-        ],
-    )
+    @pytest.mark.parametrize(("names", "words"), [
+        ("abcde", "names is 'abcde'"),
+        (7, "names is 7"),
+        ([], "0 names for 5 rows"),
+        ([1, 2, 3, 4, 5], r"names is \[1, 2"),
+        (["a", None, "b", "c", "d"], r"names is \['a', None"),
+        (["a"] * 4, "4 names for 5 rows"),
+        (["a"] * 6, "6 names for 5 rows"),
+        (["a"] * 4 + ["\ud800"], "names is .*a text for each row"),
+    ])  # fmt: skip
     def test_what_are_no_names(self, names, words):
         with pytest.raises(of.InputError, match=words):
             a_set(names=names)
@@ -104,9 +99,7 @@ class TestNetworks:
         assert len(network_text("x" * 5000, "1" * 64)) < 1000
 
     def test_a_detector_refuses_rows_of_another_network(self, tmp_path):
-        mine, renamed, others = (
-            a_set(n=30, names=None, about={"network": text}) for text in ("a 1111", "b 1111", "a 2222")
-        )
+        mine, renamed, others = (a_set(n=30, names=None, about={"network": t}) for t in ("a 1111", "b 1111", "a 2222"))
         detector = of.KNN(k=1).fit(mine)
         detector.save(tmp_path / "d.safetensors")
         for one in (detector, of.load(tmp_path / "d.safetensors")):

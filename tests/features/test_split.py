@@ -1,7 +1,5 @@
 """Rows are held out as they always were, every class keeps one, and copies stay together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Stand-ins made of features: mixes of two classes and swapped coordinates, with everything that goes with them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -125,15 +123,12 @@ class TestChoice:
         of.feature_stand_ins(data)
         assert torch.equal(data.features, before)
 
-    @pytest.mark.parametrize(
-        ("data", "arguments", "error", "message"),
-        [
-            (np.eye(3), {}, of.InputError, "features is a ndarray; it must be a FeatureSet"),
-            (of.FeatureSet([[1.0]]), {}, of.InputError, "at least two are needed"),
-            (rows(), {"kinds": "turned90"}, of.UnknownNameError, "there are mixed, swapped"),
-            *((rows(), {"seed": seed}, of.InputError, "seed is") for seed in (-1, 2**63, 2.5, None)),
-        ],
-    )
+    @pytest.mark.parametrize(("data", "arguments", "error", "message"), [
+        (np.eye(3), {}, of.InputError, "features is a ndarray; it must be a FeatureSet"),
+        (of.FeatureSet([[1.0]]), {}, of.InputError, "at least two are needed"),
+        (rows(), {"kinds": "turned90"}, of.UnknownNameError, "there are mixed, swapped"),
+        *((rows(), {"seed": seed}, of.InputError, "seed is") for seed in (-1, 2**63, 2.5, None)),
+    ])  # fmt: skip
     def test_what_is_refused(self, data, arguments, error, message):
         with pytest.raises(error, match=message):
             of.feature_stand_ins(data, **arguments)

@@ -1,7 +1,5 @@
 """Features on disk: the same numbers as in memory, each format, each mistake, and memory that stays fixed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -377,7 +375,7 @@ print(json.dumps(highest() - before))
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the highest resident size is read from /proc")
 @pytest.mark.parametrize("ending", ["safetensors", "parquet"])
 def test_memory_does_not_grow_with_the_file(tmp_path, ending):
-    path, rows, width = tmp_path / f"big.{ending}", 600_000, 64
+    path, rows, width = tmp_path / f"big.{ending}", 400_000, 64
     size = 8 * rows * width
     piece = np.random.default_rng(0).random((20_000, width))
     if ending == "safetensors":
@@ -400,23 +398,3 @@ def test_memory_does_not_grow_with_the_file(tmp_path, ending):
     done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) < size / 2**20 / 3
-
-
-def flip(path, array: np.ndarray) -> None:
-    content = bytearray(path.read_bytes())
-    content[content.index(array.tobytes()) + array.nbytes // 2] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("name", ["MSP", "ODIN", "EnergyLogits"])
-@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
-def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending):
-    """Not even where only the logits are read."""
-    path, detector = tmp_path / f"set{ending}", of.DETECTORS[name]().fit(data)
-    data.save(path)
-    assert torch.equal(detector.score(of.open_features(path)), detector.score(data))
-    flip(path, data.tensors()[detector.needs_to_score[0]].numpy())
-    with pytest.raises(of.FileFormatError, match="set"):
-        detector.score(of.open_features(path))
-    with pytest.raises(of.FileFormatError, match="set"):
-        of.FeatureSet.load(path)

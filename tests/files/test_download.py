@@ -1,7 +1,5 @@
 """Downloads: only the file that is meant arrives, and what stood there stays until it does."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import socket
@@ -35,17 +33,14 @@ def test_the_file_that_is_meant_arrives(server, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("/other", "sent another file: its SHA-256 is"),
-        ("/short", r"sent [\d,]+ of|IncompleteRead"),
-        ("/long", "sent another file"),
-        ("/none", "404"),
-        ("/away", "use https"),
-        ("/local", "is not allowed"),
-    ],
-)
+@pytest.mark.parametrize(("path", "said"), [
+    ("/other", "sent another file: its SHA-256 is"),
+    ("/short", r"sent [\d,]+ of|IncompleteRead"),
+    ("/long", "sent another file"),
+    ("/none", "404"),
+    ("/away", "use https"),
+    ("/local", "is not allowed"),
+])  # fmt: skip
 def test_anything_else_leaves_what_was_there(server, tmp_path, path, said):
     server.files |= {"/other": CONTENT[:-1] + b"x", "/short": CONTENT[:-1], "/long": CONTENT + b"more"}
     server.declared = {"/short": len(CONTENT)}

@@ -1,7 +1,5 @@
 """One door for paths: whatever is given for one, an error of ours that names it, and no waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -63,14 +61,9 @@ WRITE = {
     "save_classifier": lambda path: of.save_classifier(path, of.Classifier("test_resnet", 3), {}),
 }
 DOORS = {
-    "make_folder": make_folder,
-    "TrainingCheckpoint": of.TrainingCheckpoint,
-    "open_images": of.open_images,
-    "load_run": load_run,
-    "read_run": read_run,
-    "find_npy": find_npy,
-    "read_npz": read_npz,
-}
+    "make_folder": make_folder, "TrainingCheckpoint": of.TrainingCheckpoint, "open_images": of.open_images,
+    "load_run": load_run, "read_run": read_run, "find_npy": find_npy, "read_npz": read_npz,
+}  # fmt: skip
 
 
 def by_name(functions):

@@ -1,7 +1,5 @@
 """Files that are truncated, changed, foreign or cannot be written: a clear error, and nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -108,33 +106,27 @@ def rewritten(path, change):
     path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda h: h["settings"].update(floor=0.5), "checksum"),
-        (lambda h: h.update(width=99), "checksum"),
-        (lambda h: h.update(format=3), "format 3"),
-        (lambda h: h.update(format=True), "header"),
-        (lambda h: h.update(format=1), "format 1"),
-        (lambda h: h["digests"].popitem(), "checksum"),
-        (lambda h: h.pop("sha256"), "header"),
-        (lambda h: h.clear(), "header"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda h: h["settings"].update(floor=0.5), "checksum"),
+    (lambda h: h.update(width=99), "checksum"),
+    (lambda h: h.update(format=3), "format 3"),
+    (lambda h: h.update(format=True), "header"),
+    (lambda h: h.update(format=1), "format 1"),
+    (lambda h: h["digests"].popitem(), "checksum"),
+    (lambda h: h.pop("sha256"), "header"),
+    (lambda h: h.clear(), "header"),
+])  # fmt: skip
 def test_a_forged_header_is_found(saved, change, words):
     rewritten(saved, change)
     with pytest.raises(of.FileFormatError, match=words):
         of.load(saved)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda h: h.update(detector="Nonsense"), "no detector 'Nonsense'"),
-        (lambda h: h["settings"].update(colour="red"), "no setting colour"),
-        (lambda h: h.pop("settings"), "settings"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda h: h.update(detector="Nonsense"), "no detector 'Nonsense'"),
+    (lambda h: h["settings"].update(colour="red"), "no setting colour"),
+    (lambda h: h.pop("settings"), "settings"),
+])  # fmt: skip
 def test_a_consistent_file_that_makes_no_sense_is_found(saved, change, words):
     header, tensors = read_record(saved, "detector")
     change(header)
@@ -205,17 +197,13 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path, ending):
 BANK = torch.arange(2**14, dtype=torch.float32)
 
 
-@pytest.mark.parametrize(
-    ("other", "again"),
-    [
-        (BANK.clone(), True),
-        (BANK[:-1], False),
-        (BANK.view(torch.int32), False),
-        (BANK.reshape(2, -1), False),
-        (torch.cat([BANK[:-1], BANK[:1]]), False),
-    ],
-    ids=["equal", "shorter", "another type", "another shape", "another number"],
-)
+@pytest.mark.parametrize(("other", "again"), [
+    (BANK.clone(), True),
+    (BANK[:-1], False),
+    (BANK.view(torch.int32), False),
+    (BANK.reshape(2, -1), False),
+    (torch.cat([BANK[:-1], BANK[:1]]), False),
+], ids=["equal", "shorter", "another type", "another shape", "another number"])  # fmt: skip
 def test_large_tensors_that_are_equal_are_written_once(tmp_path, other, again):
     sizes = []
     for once in (False, True):

@@ -1,7 +1,5 @@
 """A case: one surface, one seed, an empty folder; what it may leave behind and how long it may take."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -24,7 +22,7 @@ SURFACES = {
     **surfaces_columns.SURFACES,
     **surfaces_commands.SURFACES,
 }
-SECONDS = 30
+SECONDS = 60
 """Time after which a case counts as hanging; most take milliseconds."""
 
 

@@ -1,7 +1,5 @@
 """Arrays in memory: feature sets, scores, thresholds, metrics."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

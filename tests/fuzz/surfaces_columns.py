@@ -1,7 +1,5 @@
 """Tables of columns, CSV and Parquet, and folders of images."""
 
-from __future__ import annotations
-
 import io
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Command lines: whatever is asked, the exit code is one of ours, no input is lost and nothing foreign is printed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

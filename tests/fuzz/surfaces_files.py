@@ -1,7 +1,5 @@
 """Files: damaged, crafted, in odd places, read in odd pieces."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

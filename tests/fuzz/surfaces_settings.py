@@ -1,7 +1,5 @@
 """Settings: constructors, settings as text, devices, chains."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import random

@@ -1,7 +1,5 @@
 """Odd values: what reaches a library when a colleague is tired or an attacker is not."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import fractions

@@ -4,8 +4,6 @@
 two folders. ``kept/`` beside this file was written so by version 0.1.0 and is compared by test_golden.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

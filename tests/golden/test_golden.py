@@ -1,7 +1,5 @@
 """Scores and files are what they were in version 0.1.0: see freeze.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

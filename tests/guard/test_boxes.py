@@ -1,7 +1,5 @@
 """Guards of an object detector: verdicts on each box, whatever the detector gives."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -264,6 +262,10 @@ class TestTorchvision:
         assert own.rows.features.shape == (len(own.boxes), 1024)
         direct = network.roi_heads.box_predictor.cls_score(own.rows.features)
         assert torch.allclose(own.rows.logits, direct[:, 1:] - direct[:, :1], atol=1e-5)
+        maps = {}
+        with network.roi_heads.box_head.register_forward_pre_hook(lambda _, given: maps.update(seen=given[0])) as _:
+            own = boxes.find(given)
+        assert torch.equal(own.rows.stage2, maps["seen"].mean((2, 3)))
 
     def test_its_file_holds_it(self, real):
         folder, boxes, images, guard = real

@@ -1,7 +1,5 @@
 """Building a guard: labels, detectors of all kinds, networks without stages, and what is said on the way."""
 
-from __future__ import annotations
-
 import logging
 import re
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, ssd_guard, trained, write_folder
 from tests.helpers.networks import NORMALISED, Plain, seeded
 from torch import nn
 
@@ -21,6 +19,11 @@ from outfield.guard import ImagePlan, build, describe_guard
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("network") / "net.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def _few_are_judged(monkeypatch):
+    monkeypatch.setattr(build, "JUDGED", 10)
 
 
 def nameless(network, tmp_path):
@@ -57,7 +60,7 @@ class TestLabels:
         assert guard.provenance["accuracy"] is None
         assert guard.provenance["labels"] == "predicted"
         assert guard(noise(20)).is_ood.all()
-        with_labels = small_guard(network, detector="SSD")  # on these pictures the network is always right
+        with_labels = ssd_guard()  # on these pictures the network is always right
         assert same(guard(noise(1)[0]), with_labels(noise(1)[0]))
 
     @pytest.mark.parametrize("named", [False, True])
@@ -127,7 +130,7 @@ class TestLabels:
         turned = of.ImageArray(pictures.images, 3 - pictures.labels, "turned", NAMES[::-1])
         guard = of.Guard.build(str(network), turned, labelled(160, 2), detector="SSD", device="cpu")
         assert guard.provenance["accuracy"] == 1.0
-        assert same(guard(noise(1)[0]), small_guard(network, detector="SSD")(noise(1)[0]))
+        assert same(guard(noise(1)[0]), ssd_guard()(noise(1)[0]))
         assert turned.classes == NAMES[::-1]
 
 
@@ -152,7 +155,7 @@ class TestFirstLook:
         with caplog.at_level(logging.INFO, "outfield"):
             small_guard(network)
         assert (
-            "of all images 200 fit the detector, 90 choose its members, 70 set its threshold, 1,600 are" in caplog.text
+            "of all images 200 fit the detector, 90 choose its members, 70 set its threshold, 1,000 are" in caplog.text
         )
         assert re.search(r"the network needs about \d+ s", caplog.text)
 
@@ -165,7 +168,7 @@ class TestQuality:
     def test_the_share_of_stand_ins_that_is_caught(self, network):
         held = labelled(160, 2)
         guard = small_guard(network, held, detector="SSD", seed=3)
-        made = of.stand_ins(held, seed=3, count=100).map(lambda images: guard(images).is_ood.mean())
+        made = of.stand_ins(held, seed=3, count=10).map(lambda images: guard(images).is_ood.mean())
         expected = {level: np.mean([*found.values()]) for level, found in made.by_level().items()}
         assert guard.provenance["caught"] == pytest.approx(expected)
         assert expected["far"] > 0.2
@@ -182,14 +185,14 @@ class TestQuality:
         ],
     )
     def test_in_words(self, network, tmp_path, near, far, word):
-        guard = small_guard(network, detector="SSD")
+        guard = ssd_guard()
         guard.provenance["caught"] = {"near": near, "far": far}
         guard.save(tmp_path / "my.guard")
         expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far stand-ins"
         assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
 
     def test_files_that_do_not_say_it(self, network, tmp_path):
-        guard = small_guard(network, detector="SSD")
+        guard = ssd_guard()
         del guard.provenance["caught"]
         guard.save(tmp_path / "old.guard")
         assert "quality" not in describe_guard(tmp_path / "old.guard")
@@ -213,7 +216,7 @@ class TestDetectors:
             given.score(None)
 
     def test_views_are_the_same_when_images_are_judged(self, network, tmp_path):
-        guard, plain = small_guard(network, detector="SSD", views="flip"), small_guard(network, detector="SSD")
+        guard, plain = small_guard(network, detector="SSD", views="flip"), ssd_guard()
         image = labelled(1, 6).images[0]
         assert guard(image).score != plain(image).score
         np.testing.assert_allclose(guard(image).score, guard(image[:, ::-1].copy()).score, rtol=1e-4)
@@ -243,7 +246,7 @@ def test_a_network_without_stages():
 
 
 def test_rows_of_the_guards_own_network_are_judged(network):
-    guard = small_guard(network, detector="SSD")
+    guard = ssd_guard()
     images = labelled(12, 4)
     rows = guard.backbone.extract(images, precision="float32")
     assert all(same(a, b) for a, b in zip(guard.judge(rows), guard(images), strict=True))
@@ -255,7 +258,7 @@ def test_rows_of_the_guards_own_network_are_judged(network):
 
 
 def test_pixels_are_prepared_one_by_one_and_judged_together(network):
-    guard = small_guard(network, detector="SSD")
+    guard = ssd_guard()
     images = [*labelled(3, 4).images, noise(1, size=40)[0]]
     ready = torch.stack([guard.prepare(image) for image in images])
     assert ready.shape == (4, 16, 16, 3)

@@ -1,7 +1,5 @@
 """Decisions: answers that are accepted with an accuracy, thresholds for each class, discoveries of a batch."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers.cluster import rows_of
-from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from tests.helpers.guards import NAMES, labelled, noise, same, ssd_guard, trained, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
@@ -218,8 +216,8 @@ def test_images_through_the_commands(tmp_path):
     assert "folders that are called as the network's classes" in outfield(*build, flat, code=2).said
 
 
-def test_discoveries_take_the_place_of_the_threshold(tmp_path):
-    guard = small_guard(trained(tmp_path / "net.safetensors"), detector=of.SSD())
+def test_discoveries_take_the_place_of_the_threshold():
+    guard = ssd_guard()
     verdicts = guard(of.ImageArray(np.concatenate([labelled(40, 3).images, noise(40)])))
     found = verdicts.discoveries(0.1)
     assert found[40:].mean() > 0.5

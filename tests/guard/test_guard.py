@@ -1,7 +1,5 @@
 """A guard of a small trained network: every kind of input, files, and what its p-values promise."""
 
-from __future__ import annotations
-
 import io
 import os
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, ssd_guard, trained, write_folder
 from torch.utils.data import DataLoader, TensorDataset
 
 import outfield as of
@@ -353,7 +351,7 @@ class TestManyFiles:
 
 
 def test_rows_without_logits_get_them_from_the_last_layer(network):
-    guard = small_guard(network, detector="SSD")
+    guard = ssd_guard()
     rows = guard.backbone.extract(labelled(6, 3), workers=0)
     assert guard.widths == {"features": rows.features.shape[1], "logits": 4}
     expected, found = guard.judge(rows), guard.judge(of.FeatureSet(rows.features))

@@ -1,7 +1,5 @@
 """Guards of networks that are no modules of ours, of transformers, ONNX and torch.export: saved, loaded, the same verdicts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

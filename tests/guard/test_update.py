@@ -1,13 +1,11 @@
 """New versions of a guard: recalibrated on unselected samples, fitted again; p-values stay valid, biased ways are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom
 from tests.guard.test_decision import rows as labelled_rows
 from tests.guard.test_rows import people
-from tests.helpers.guards import labelled, noise, small_guard, trained, write_folder
+from tests.helpers.guards import labelled, noise, ssd_guard, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.service import png
 
@@ -217,8 +215,7 @@ def test_a_table_is_fitted_again_with_rows_that_people_know(tmp_path):
 
 
 def test_images_through_the_command(tmp_path):
-    network = trained(tmp_path / "net.safetensors")
-    small_guard(network, detector="SSD").save(tmp_path / "my.guard")
+    ssd_guard().save(tmp_path / "my.guard")
     guard, made = of.Guard.load(tmp_path / "my.guard", "cpu"), ReviewFolder(tmp_path / "kept")
     before = (tmp_path / "my.guard").read_bytes()
     pictures = labelled(70, 8)

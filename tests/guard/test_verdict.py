@@ -1,7 +1,5 @@
 """Verdicts in words, as columns, and as plain data."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

@@ -1,7 +1,5 @@
 """Which columns make a row of a table OOD: closed forms of a Gaussian, brute force through whole tables, and words."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -385,8 +383,7 @@ def test_the_command_line_tells_the_columns(guard, tmp_path):
     frame.at[3, "size"] = "tall"
     frame.to_csv(tmp_path / "new.csv", index=False)
     ask = ("guard", "check", tmp_path / "my.guard", tmp_path / "new.csv", tmp_path / "none.csv", "--why")
-    lines = outfield(*ask, "--jsonl")
-    assert lines.returncode == 0, lines.stderr
+    lines = outfield(*ask, "--jsonl", code=0)
     found = [json.loads(line) for line in lines.stdout.splitlines()]
     assert found == json.loads(outfield(*ask, "--json").stdout)
     wanted = {one.row: one for one in guard.why(tmp_path / "new.csv", most=3, on_error="skip")}
@@ -415,7 +412,6 @@ def test_the_command_line_refuses_guards_without_columns(tmp_path):
     plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN", network_features=True)
     plain.save(tmp_path / "plain.guard")
     make_set(n=3).save(tmp_path / "new.safetensors")
-    done = outfield("guard", "check", tmp_path / "plain.guard", tmp_path / "new.safetensors", "--why")
-    assert done.returncode == 2
+    done = outfield("guard", "check", tmp_path / "plain.guard", tmp_path / "new.safetensors", "--why", code=2)
     assert "looks at features, whose columns mean nothing by themselves; leave it out" in done.said
     assert "outfield guard rows TABLE" in done.said

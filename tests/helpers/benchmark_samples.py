@@ -1,7 +1,5 @@
 """Benchmark runs made up of random numbers, in which every mean is known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from outfield.benchmark import BenchmarkRun, Key, Layout, Protocol, Result

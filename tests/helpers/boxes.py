@@ -1,7 +1,5 @@
 """Scenes of coloured squares, and an object detector that finds them by their brightness: it knows red ones and green ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

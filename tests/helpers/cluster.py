@@ -1,7 +1,5 @@
 """A guard of a small network that has learned nothing, which is enough to compare engines, and what folders of results hold."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -58,7 +56,7 @@ def _is_scoring(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     """What ``condition`` gives as soon as that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -1,7 +1,5 @@
 """Files of torch.export of small networks."""
 
-from __future__ import annotations
-
 import torch
 from tests.helpers.networks import NORMALISED
 from torch import nn

@@ -1,7 +1,5 @@
 """A small benchmark: sets, detectors that fit at once, a backbone that counts, and a run of all of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

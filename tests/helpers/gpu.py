@@ -1,7 +1,5 @@
 """Tests that need a GPU: skipped where there is none, and run alone by ``make test-gpu``."""
 
-from __future__ import annotations
-
 import pytest
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

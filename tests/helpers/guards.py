@@ -1,10 +1,10 @@
 """A small classifier that has learned striped pictures, and guards of it."""
 
-from __future__ import annotations
-
+import copy
 import functools
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -12,7 +12,7 @@ from tests.helpers.pictures import make_pictures
 
 import outfield as of
 from outfield.classifier.recipe import Augmentation
-from outfield.guard import Guard
+from outfield.guard import Guard, build
 
 NAMES = ("across", "down", "left", "right")
 
@@ -56,7 +56,19 @@ def small_guard(network: Path | of.Backbone, held: of.ImageArray | None = None, 
     """A guard of 200 pictures and 160 held-out ones, on the CPU."""
     backbone = network if isinstance(network, of.Backbone) else str(network)
     given = {"detector": None, "device": "cpu", **settings}
-    return Guard.build(backbone, labelled(200, 1), held or labelled(160, 2), **given)  # type: ignore[arg-type]
+    with mock.patch.object(build, "JUDGED", 10):  # stand-ins of a kind: what is caught of them takes most of the time
+        return Guard.build(backbone, labelled(200, 1), held or labelled(160, 2), **given)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _ssd() -> Guard:
+    with tempfile.TemporaryDirectory() as folder:
+        return small_guard(trained(Path(folder) / "net.safetensors"), detector="SSD")
+
+
+def ssd_guard() -> Guard:
+    """Such a guard of SSD: built once by a process, each time another copy."""
+    return copy.deepcopy(_ssd())
 
 
 def same(one: object, other: object) -> bool:

@@ -1,7 +1,5 @@
 """Small networks, and what a test of a backbone expects of them."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

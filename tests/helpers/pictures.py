@@ -1,7 +1,5 @@
 """Generated images that a small network can learn: a class is a colour and the direction of its stripes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from outfield.images import ImageArray

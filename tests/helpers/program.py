@@ -1,7 +1,5 @@
 """The command line: in this process, which has torch in memory already, or as a program of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Small folders that look like published sets."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 

@@ -1,7 +1,5 @@
 """Records made up by hand: a small run, and one that found exactly what the paper prints."""
 
-from __future__ import annotations
-
 from outfield.benchmark import AVERAGE, PROTOCOLS, BenchmarkRun, Protocol, Record, check_claims, paper
 
 SMALL = Protocol("shapes", near=("a", "b"), mid=("c",), far=("d",))

@@ -1,7 +1,5 @@
 """Small data with classes, and settings that make every detector quick."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A web server on this machine, for tests of downloads."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
-from tests.helpers.guards import small_guard, trained
+from tests.helpers.guards import small_guard, ssd_guard, trained
 
 from outfield.serve import Service, Settings, make_server
 
@@ -40,7 +40,7 @@ def _guards() -> tuple[bytes, bytes]:
         network, path = trained(Path(folder) / "net.safetensors"), Path(folder) / "made.guard"
         small_guard(network).save(path)
         fused = path.read_bytes()
-        small_guard(network, detector="SSD").save(path)
+        ssd_guard().save(path)
         return fused, path.read_bytes()
 
 
@@ -56,7 +56,7 @@ class Running:
     def __init__(self, service: Service, address: str, token: str | None = None) -> None:
         self.service, self.address = service, address
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=address, headers=headers, timeout=30, trust_env=False)
+        self.client = httpx.Client(base_url=address, headers=headers, timeout=120, trust_env=False)
 
     @property
     def port(self) -> int:
@@ -83,7 +83,7 @@ def running(*paths: Path, **settings: object):
     server = make_server(service, port=0, ready=addresses.append)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not addresses and thread.is_alive() and time.monotonic() < until:
         time.sleep(0.01)
     found = Running(service, addresses[0], made.token)
@@ -92,7 +92,7 @@ def running(*paths: Path, **settings: object):
     finally:
         found.client.close()
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -113,7 +113,7 @@ class Program:
         """All that was said, every whole line of which is JSON."""
         return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
-    def wait_for(self, event: str, seconds: float = 60) -> dict[str, str]:
+    def wait_for(self, event: str, seconds: float = 300) -> dict[str, str]:
         """The first log line of an event."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
@@ -129,4 +129,4 @@ class Program:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(120)

@@ -1,11 +1,10 @@
 """A program on a terminal: what it draws, and when."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os
 import re
+import statistics
 import struct
 import subprocess
 import sys
@@ -26,9 +25,9 @@ class Session:
     def text(self) -> str:
         return "".join(piece for _, piece in self.pieces)
 
-    def longest_silence(self) -> float:
-        times = [0.0, *(when for when, _ in self.pieces), self.seconds]
-        return max(b - a for a, b in itertools.pairwise(times))
+    def usual_silence(self) -> float:
+        """The median time between two pieces: a machine under load may be late now and then."""
+        return statistics.median(b - a for (a, _), (b, _) in itertools.pairwise(self.pieces))
 
     def drawn(self) -> list[str]:
         """Every line that stood at the cursor for a moment, without codes."""
@@ -79,7 +78,7 @@ def on_terminal(command: list[str], columns: int = 100, stdout: int | None = Non
             break
         pieces.append((time.monotonic() - began, piece.decode(errors="replace")))
     os.close(ours)
-    return Session(pieces, running.wait(timeout=60), time.monotonic() - began)
+    return Session(pieces, running.wait(timeout=300), time.monotonic() - began)
 
 
 def python_on_terminal(code: str, columns: int = 100, **environment: str) -> Session:

@@ -1,7 +1,5 @@
 """What must never be unpickled."""
 
-from __future__ import annotations
-
 
 class Trap:
     """Its pickle writes a file when it is unpickled."""

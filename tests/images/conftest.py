@@ -1,7 +1,5 @@
 """Fixtures that tests of images share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Sets by name: they are looked for in the promised order, got on request, and what is missing is named."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from dataclasses import replace

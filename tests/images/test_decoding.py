@@ -1,7 +1,5 @@
 """Encoded images: what they become, that only raster formats are touched, and that every failure is ours and names the file."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
@@ -166,15 +164,12 @@ def test_a_decompression_bomb_is_refused_by_its_header(side):
             look(png_header(side, side), "a.png")
 
 
-@pytest.mark.parametrize(
-    ("raised", "expected", "message"),
-    [
-        (MemoryError(), of.InputError, "too little memory to decode a"),
-        (RecursionError("deep"), of.FileFormatError, r"a is truncated, or is not an image \(deep\)"),
-        (AssertionError(), of.FileFormatError, r"not an image \(AssertionError\)"),
-        (OSError(5, "Input/output error"), of.StorageError, "cannot read a: Input/output error"),
-    ],
-)
+@pytest.mark.parametrize(("raised", "expected", "message"), [
+    (MemoryError(), of.InputError, "too little memory to decode a"),
+    (RecursionError("deep"), of.FileFormatError, r"a is truncated, or is not an image \(deep\)"),
+    (AssertionError(), of.FileFormatError, r"not an image \(AssertionError\)"),
+    (OSError(5, "Input/output error"), of.StorageError, "cannot read a: Input/output error"),
+])  # fmt: skip
 def test_whatever_pillow_raises_is_ours(monkeypatch, raised, expected, message):
     def fail(self, *_):
         raise raised

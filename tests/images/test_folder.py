@@ -1,7 +1,5 @@
 """Images in memory, in an .npz and in files: what comes out is what was put in, and what is wrong is said."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil
@@ -35,14 +33,11 @@ def classes_folder(tmp_path):
 # ImageArray
 
 
-@pytest.mark.parametrize(
-    ("images", "advice"),
-    [
-        (pixels()[..., 0], "numpy.repeat(images[..., None], 3, axis=3)"),
-        (pixels().transpose(0, 3, 1, 2), "images.transpose(0, 2, 3, 1)"),
-        (pixels() / 255, "(255 * images).round().astype(numpy.uint8)"),
-    ],
-)
+@pytest.mark.parametrize(("images", "advice"), [
+    (pixels()[..., 0], "numpy.repeat(images[..., None], 3, axis=3)"),
+    (pixels().transpose(0, 3, 1, 2), "images.transpose(0, 2, 3, 1)"),
+    (pixels() / 255, "(255 * images).round().astype(numpy.uint8)"),
+])  # fmt: skip
 def test_the_advice_for_a_wrong_array_makes_it_right(images, advice):
     with pytest.raises(of.InputError, match="they must be a numpy array, uint8") as caught:
         ImageArray(images)
@@ -50,19 +45,16 @@ def test_the_advice_for_a_wrong_array_makes_it_right(images, advice):
     assert ImageArray(eval(advice, {"images": images, "numpy": np}))[0].shape == (6, 5, 3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"images": [[1]]}, "list"),
-        ({"images": pixels(0)}, r"uint8 of shape \(0, 6, 5, 3\); .*not empty"),
-        ({"images": pixels()[0]}, r"uint8 of shape \(6, 5, 3\); "),
-        ({"images": pixels().astype(np.int64)}, r"int64 of shape \(4, 6, 5, 3\); "),
-        ({"labels": [0, 1]}, "4 images but 2 labels"),
-        ({"labels": [0, 0, 0, -1]}, "down to -1"),
-        ({"labels": [0.0, 0.0, 0.0, 0.5]}, "must be integers"),
-        ({"labels": [0, 1, 2, 0], "classes": ["a", "b"]}, "a label 2 but only 2 names"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"images": [[1]]}, "list"),
+    ({"images": pixels(0)}, r"uint8 of shape \(0, 6, 5, 3\); .*not empty"),
+    ({"images": pixels()[0]}, r"uint8 of shape \(6, 5, 3\); "),
+    ({"images": pixels().astype(np.int64)}, r"int64 of shape \(4, 6, 5, 3\); "),
+    ({"labels": [0, 1]}, "4 images but 2 labels"),
+    ({"labels": [0, 0, 0, -1]}, "down to -1"),
+    ({"labels": [0.0, 0.0, 0.0, 0.5]}, "must be integers"),
+    ({"labels": [0, 1, 2, 0], "classes": ["a", "b"]}, "a label 2 but only 2 names"),
+])  # fmt: skip
 def test_what_is_no_set_of_images(arguments, message):
     with pytest.raises(of.InputError, match=message):
         ImageArray(**{"images": pixels(), **arguments})
@@ -100,18 +92,15 @@ def test_an_npz_comes_back(tmp_path):
     assert (alone.name, alone.labels, alone.classes) == ("yours", None, None)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "error", "message"),
-    [
-        ({"images": pixels(), "extra": np.ones(1)}, of.FileFormatError, "holds images, extra; expected images.*labels"),
-        ({"labels": np.zeros(4, int)}, of.FileFormatError, r"holds labels; expected images, uint8"),
-        ({}, of.FileFormatError, "holds nothing"),
-        ({"images": pixels(), "classes": np.array(["a", 1], object)}, of.FileFormatError, "plain arrays"),
-        ({"images": pixels(), "classes": np.arange(2)}, of.InputError, "classes is int64 .* vector of text"),
-        ({"images": pixels(), "labels": np.zeros(3, int)}, of.InputError, "4 images but 3 labels"),
-        ({"images": pixels()[..., 0]}, of.InputError, "grey images become colour"),
-    ],
-)
+@pytest.mark.parametrize(("arrays", "error", "message"), [
+    ({"images": pixels(), "extra": np.ones(1)}, of.FileFormatError, "holds images, extra; expected images.*labels"),
+    ({"labels": np.zeros(4, int)}, of.FileFormatError, r"holds labels; expected images, uint8"),
+    ({}, of.FileFormatError, "holds nothing"),
+    ({"images": pixels(), "classes": np.array(["a", 1], object)}, of.FileFormatError, "plain arrays"),
+    ({"images": pixels(), "classes": np.arange(2)}, of.InputError, "classes is int64 .* vector of text"),
+    ({"images": pixels(), "labels": np.zeros(3, int)}, of.InputError, "4 images but 3 labels"),
+    ({"images": pixels()[..., 0]}, of.InputError, "grey images become colour"),
+])  # fmt: skip
 def test_an_npz_of_something_else(tmp_path, arrays, error, message):
     path = tmp_path / "mine.npz"
     np.savez(path, **arrays)

@@ -1,7 +1,5 @@
 """Published sets on disk: every layout is read as it was written, and a broken file is named."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle
@@ -279,15 +277,12 @@ def test_places365(tmp_path, small, where):
     assert np.array_equal(train[0], pixels()[2])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("Places365_val_00000001.jpg one\n", r"places365_val\.txt should hold lines of a name and a number"),
-        ("Places365_val_00000001.jpg 0\nPlaces", r"places365_val\.txt is truncated in line 2"),
-        ("Places365_val_00000001.jpg 2\n", "a label 2 but only 2 names"),
-        (None, r"places365_val\.txt: there is no such file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("Places365_val_00000001.jpg one\n", r"places365_val\.txt should hold lines of a name and a number"),
+    ("Places365_val_00000001.jpg 0\nPlaces", r"places365_val\.txt is truncated in line 2"),
+    ("Places365_val_00000001.jpg 2\n", "a label 2 but only 2 names"),
+    (None, r"places365_val\.txt: there is no such file"),
+])  # fmt: skip
 def test_a_broken_list_of_places(tmp_path, small, text, message):
     small("places365", test=1)
     places_folder(tmp_path)

@@ -1,7 +1,5 @@
 """Without the libraries for images: everything imports, arrays and networks of one's own work, the rest names the extra."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

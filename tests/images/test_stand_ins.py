@@ -1,7 +1,5 @@
 """Stand-ins made of images: each kind does what it says, at any size, the same for the same seed and image."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle
@@ -115,9 +113,7 @@ class TestKinds:
                 assert np.abs(found[block][0, 0] - image[block].reshape(-1, 3).mean(0)).max() <= 0.5
 
     def test_scrambled_phases_keep_amplitudes_and_the_mean(self):
-        image = (128 + 20 * np.random.default_rng(0).standard_normal((32, 33, 3))).astype(
-            np.uint8
-        )  # nothing is cut off
+        image = (128 + 20 * np.random.default_rng(0).standard_normal((32, 33, 3))).astype(np.uint8)  # nothing cut off
         found = change("phase", image)
         before, after = (np.abs(np.fft.rfft2(x.astype(float), axes=(0, 1))) for x in (image, found))
         assert np.allclose(before, after, rtol=0.05, atol=40)  # rounding to bytes alone gives 10 or so
@@ -233,20 +229,17 @@ class TestStandIns:
         assert len(prints) == 5
         assert of.stand_ins(images, "mixed")["mixed"].fingerprint() in prints
 
-    @pytest.mark.parametrize(
-        ("arguments", "error", "message"),
-        [
-            ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
-            ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
-            ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
-            ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
-            ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
-            ({"seed": -1}, of.InputError, "seed is -1"),
-            ({"seed": 0.5}, of.InputError, "seed is 0.5"),
-            ({"count": 0}, of.InputError, "count is 0"),
-            ({"count": 7}, of.InputError, "count is 7"),
-        ],
-    )
+    @pytest.mark.parametrize(("arguments", "error", "message"), [
+        ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
+        ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
+        ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
+        ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
+        ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
+        ({"seed": -1}, of.InputError, "seed is -1"),
+        ({"seed": 0.5}, of.InputError, "seed is 0.5"),
+        ({"count": 0}, of.InputError, "count is 0"),
+        ({"count": 7}, of.InputError, "count is 7"),
+    ])  # fmt: skip
     def test_what_is_refused(self, arguments, error, message):
         with pytest.raises(error, match=message):
             of.stand_ins(make_pictures(n=6), **arguments)

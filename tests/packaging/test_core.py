@@ -1,7 +1,5 @@
 """The core alone: everything on features works without the libraries of the extras, and what needs one names its extra."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The files of deploy/: valid, about things that exist, and built where a Docker engine runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -13,7 +11,7 @@ import pytest
 import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.helpers.guards import small_guard, trained
+from tests.helpers.guards import ssd_guard
 from tests.helpers.service import running
 
 from outfield.cli import app
@@ -35,7 +33,7 @@ def expressions():
 def exported(tmp_path_factory):
     """Each metric of a running service with its labels."""
     found, folder = {"up": {"job"}}, tmp_path_factory.mktemp("guards")
-    small_guard(trained(folder / "net.safetensors"), detector="SSD").save(folder / "ssd.guard")
+    ssd_guard().save(folder / "ssd.guard")
     with running(folder / "ssd.guard") as service:
         service.client.get("/v2/health/live")
         text = service.client.get("/metrics").text

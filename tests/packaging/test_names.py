@@ -1,7 +1,5 @@
 """The public names: each is found when it is asked for, type checkers see the same ones, and nothing is loaded before."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """What is loaded to start, and what that costs beside ``import torch``. Measured for docs by benchmarks/startup.py."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is installed: a small wheel that holds every file of the package, and five libraries."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -82,7 +80,7 @@ def test_every_library_that_is_imported_belongs_to_an_extra():
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
                     "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
                     "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss", "ray": "ray", "fsspec": "ray",
-                    "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report"}  # fmt: skip
+                    "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report", "opentelemetry": "otel"}  # fmt: skip
     asked = {}
     for file in PACKAGE.rglob("*.py"):
         for name, extra in re.findall(r'library\(\s*"([\w.]+)",\s*(?:extra=)?"([\w-]+)"', file.read_text()):
@@ -96,7 +94,7 @@ def test_every_library_that_is_imported_belongs_to_an_extra():
 
 
 def test_libraries_stay_in_their_rooms():
-    done = subprocess.run([sys.executable, ROOT / "tools" / "rooms.py"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, ROOT / "tools" / "rooms.py"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
 
 
@@ -106,5 +104,5 @@ def test_make_leaves_no_build_folder_beside_the_demo(tmp_path):
     data = shutil.ignore_patterns("*.npz", "*.safetensors", "*.guard", "*.egg-info", "build")
     shutil.copytree(ROOT / "packages" / "outfield-demo", folder, ignore=data)
     code = f"from setuptools.build_meta import build_editable; build_editable({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=300)
     assert not (folder / "build").exists()

@@ -1,7 +1,5 @@
 """A benchmark's tables and records as files; the results pages of the documentation hold what the results beside them hold."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Records to tables: the paper's figures beside ours, the best row against the others, and fewer training rows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -128,15 +126,12 @@ class TestTables:
         assert list(made) == ["levels", "detailed", "backbone levels", "backbone detailed"]
         assert "against near, mid and far" in made["levels"].title
 
-    @pytest.mark.parametrize(
-        ("found", "levels", "detailed"),
-        [
-            (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
-            (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
-            (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
-            (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
-        ],
-    )
+    @pytest.mark.parametrize(("found", "levels", "detailed"), [
+        (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
+        (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
+        (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
+        (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
+    ])  # fmt: skip
     def test_no_detector_is_without_a_row(self, found, levels, detailed):
         figures = dict.fromkeys(C10.ood, (30.0, 90.0))
         made = tables(BenchmarkRun(C10, [r for name in found for r in records_of(C10, name, figures)]))
@@ -204,14 +199,11 @@ class TestOtherSets:
         assert set(verdicts(C10, near).values()) == {UNTESTED}
 
 
-@pytest.mark.parametrize(
-    ("levels", "words"),
-    [
-        ({"near": ("a",), "mid": ("b",), "far": ("c",)}, "near, mid and far"),
-        ({"near": ("a",), "mid": (), "far": ("c",)}, "near and far"),
-        ({"near": (), "mid": ("b",), "far": ()}, "mid"),
-    ],
-)
+@pytest.mark.parametrize(("levels", "words"), [
+    ({"near": ("a",), "mid": ("b",), "far": ("c",)}, "near, mid and far"),
+    ({"near": ("a",), "mid": (), "far": ("c",)}, "near and far"),
+    ({"near": (), "mid": ("b",), "far": ()}, "mid"),
+])  # fmt: skip
 def test_the_first_table_names_the_levels_that_there_are(levels, words):
     protocol = Protocol("shapes", **levels)
     run = BenchmarkRun(protocol, [record(protocol, "SSD", ood, 0.5, 0.5) for ood in protocol.ood])
@@ -259,9 +251,7 @@ def test_cells_are_differences_in_points_with_intervals(run):
 
 def test_one_backbone_and_two_levels():
     run = make_run(backbones=("one",), detectors=("SSD", "MSP"))
-    run.scores = {
-        key: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for key, scores in run.scores.items()
-    }
+    run.scores = {k: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for k, scores in run.scores.items()}
     table = comparison_table(run, resamples=5)
     assert table.header == ["detector", "", "near OOD", "mid OOD", "average"]
     assert "over samples;" in table.notes[0]

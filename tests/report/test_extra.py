@@ -1,7 +1,5 @@
 """Without the extra's libraries, figures and page say what to install, and everything else works."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Figures of a benchmark: what is written, and that panels show the numbers they should."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os
@@ -74,15 +72,12 @@ def test_risk_is_drawn_where_wrong_answers_are_known(run, tmp_path):
     assert risk_table({}) is None
 
 
-@pytest.mark.parametrize(
-    ("lacking", "left"),
-    [
-        ({"records": []}, {"roc", "histograms", "features", "training"}),
-        ({"scores": {}}, {"sets", "features", "training"}),
-        ({"layouts": []}, NAMES - {"features"}),
-        ({"histories": {}}, NAMES - {"training"}),
-    ],
-)
+@pytest.mark.parametrize(("lacking", "left"), [
+    ({"records": []}, {"roc", "histograms", "features", "training"}),
+    ({"scores": {}}, {"sets", "features", "training"}),
+    ({"layouts": []}, NAMES - {"features"}),
+    ({"histories": {}}, NAMES - {"training"}),
+])  # fmt: skip
 def test_a_chart_without_data_is_left_out(run, lacking, left):
     assert {kind for kind, found in figures.charts(dataclasses.replace(run, **lacking)).items() if found} == left
 
@@ -208,14 +203,11 @@ def test_views_have_a_panel_for_each_set(run):
     assert texts(axes_of(chart_.panels[1])) == []
 
 
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
-        ((), ["class 0", "class 1", "class 2"]),
-        (("ant",), ["ant", "class 1", "class 2"]),
-    ],
-)
+@pytest.mark.parametrize(("names", "shown"), [
+    (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
+    ((), ["class 0", "class 1", "class 2"]),
+    (("ant",), ["ant", "class 1", "class 2"]),
+])  # fmt: skip
 @pytest.mark.parametrize("of_id", ["known", "cifar10"])
 def test_classes_go_by_the_names_that_the_data_gives_them(names, shown, of_id):
     """Also where somebody's own data is called as a published set is."""

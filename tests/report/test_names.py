@@ -1,7 +1,5 @@
 """Whatever a name holds is text, on the page, in figures and in every file."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """OpenOOD's protocols: its figures beside ours, marked as another network's, and nothing of the paper."""
 
-from __future__ import annotations
-
 import json
 
 from tests.helpers.html_tree import parse

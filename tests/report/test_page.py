@@ -1,7 +1,5 @@
 """The page: complete, balanced, and on its own; it shows every number and says what was run and where that came from."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -220,9 +218,7 @@ def test_tables_keep_their_groups_and_bold_figures(tree):
     assert [node.text for node in first.all("strong")] == ["47.5", "91.0"]
     assert [note.text for note in first.one("ul", class_="notes").all("li")] == ["a note below"]
     assert "Against each set" in [a.text for a in tree.one("nav").all("a")]  # linked without the ID set's name
-    assert "Net timm:resnet18" in [
-        a.text for a in tree.one("nav").all("a")
-    ]  # whole, though names of networks have colons
+    assert "Net timm:resnet18" in [a.text for a in tree.one("nav").all("a")]  # whole, though it has a colon
     assert "a remark" in tree.one("section", id="results").text
 
 
@@ -247,17 +243,14 @@ def test_a_run_without_anything():
     assert tree.one("h1").text == "known: out-of-distribution detection"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "gone"),
-    [
-        ({"records": []}, {"results", "sets"}),
-        ({"scores": {}}, {"roc", "histograms"}),
-        ({"histories": {}}, {"training"}),
-        ({"layouts": []}, {"features"}),
-        ({"provenance": {}}, {"provenance"}),
-        ({"accuracies": {}}, set()),
-    ],
-)
+@pytest.mark.parametrize(("lacking", "gone"), [
+    ({"records": []}, {"results", "sets"}),
+    ({"scores": {}}, {"roc", "histograms"}),
+    ({"histories": {}}, {"training"}),
+    ({"layouts": []}, {"features"}),
+    ({"provenance": {}}, {"provenance"}),
+    ({"accuracies": {}}, set()),
+])  # fmt: skip
 def test_parts_without_data_are_left_out(lacking, gone):
     run = replace(make_run(backbones=("one",), seeds=(3,), detectors=("EBM",), n=12), **lacking)
     tree = parse(page(run))
@@ -314,14 +307,11 @@ def test_provenance_is_readable():
     assert "commit 0123456789ab, 2025-01-02T03:04:05+00:00." in tree.one("footer").text
 
 
-@pytest.mark.parametrize(
-    ("dirty", "row", "footer"),
-    [
-        (False, "no", "commit 0123456789ab."),
-        (True, "yes", "commit 0123456789ab with changes."),
-        (None, "unknown", "commit 0123456789ab, changes unknown."),
-    ],
-)
+@pytest.mark.parametrize(("dirty", "row", "footer"), [
+    (False, "no", "commit 0123456789ab."),
+    (True, "yes", "commit 0123456789ab with changes."),
+    (None, "unknown", "commit 0123456789ab, changes unknown."),
+])  # fmt: skip
 def test_whether_the_code_was_changed_is_said_or_said_to_be_unknown(dirty, row, footer):
     about = {"commit": "0123456789abcdef", "dirty": dirty}
     (table,) = provenance_tables(about)

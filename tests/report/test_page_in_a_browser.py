@@ -3,8 +3,6 @@
 A script is added to the page that does what a reader does and writes down what came of it; Chromium runs it and prints the page.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

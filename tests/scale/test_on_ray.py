@@ -1,9 +1,6 @@
 """The same on a local Ray cluster: equal bits, and no row lost or doubled when a worker or the driver is killed."""
 
-from __future__ import annotations
-
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -12,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -31,12 +27,12 @@ from tests.helpers.samples import make_set
 import outfield as of
 from outfield.energy import ClassStatistics
 from outfield.errors import FileFormatError, InputError, StorageError
-from outfield.scale import ShardedBank, connected, fit_mixture, shards
+from outfield.scale import connected, fit_mixture
 from outfield.scale import score_files as score
 from outfield.scale import scorer as scoring
 from outfield.scale.catalog import catalog
 from outfield.scale.scorer import ScoringActor
-from outfield.scale.shards import Gatherer, Shard, merged
+from outfield.scale.shards import Gatherer, merged
 
 SLOW = 19
 ROWS = SLOW + 1
@@ -142,7 +138,7 @@ def killed_driver(out, *more, workers, **settings):
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert len(scoring) == workers
-    wait_for(lambda: not any(map(names_of, scoring)), 30)  # nobody goes on without it
+    wait_for(lambda: not any(map(names_of, scoring)), 120)  # nobody goes on without it
     assert 3 <= written(out) < PARTS
     assert not (out / "_summary.json").exists()
     return started
@@ -150,8 +146,7 @@ def killed_driver(out, *more, workers, **settings):
 
 def check_gone_on_with(out, alone, *more):
     parts = written(out)
-    done = outfield(*LINE, "--out", out, *more)
-    assert done.returncode == 0, done.stderr
+    done = outfield(*LINE, "--out", out, *more, code=0)
     assert f"{parts} of {PARTS} parts are there already" in done.said
     assert f"{PARTS - parts} of them made now" in done.said
     check_complete(out, alone)
@@ -176,7 +171,7 @@ def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
         assert len(started) >= 5
         try:  # Ray's agents wait a minute for a cluster that is gone
             agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
-            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 30)
+            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 120)
         finally:
             for one in started:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -209,9 +204,7 @@ def test_a_part_that_kills_workers_is_given_up(here, tmp_path, monkeypatch):
             os._exit(1)
 
     monkeypatch.setattr(scoring, "ScoringActor", Dying)
-    with pytest.raises(
-        StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet, 41 rows"
-    ):
+    with pytest.raises(StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet"):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1)
 
 
@@ -254,8 +247,7 @@ def write_features(folder, rows=700, width=12, seed=0):
 def test_the_mixture_is_that_of_one_machine(tmp_path):
     train = write_features(tmp_path / "train")
     line = ["fit", "ssd", tmp_path / "train", "--engine", "ray", "--workers", 2, "-o", tmp_path / "ssd.safetensors"]
-    done = outfield(*line)
-    assert done.returncode == 0, done.stderr
+    done = outfield(*line, code=0)
     assert "fitted SSD on 700 samples" in done.said
     ours, whole = of.load(tmp_path / "ssd.safetensors"), of.SSD().fit(train)
     for name in ("mean", "means", "eigenvalues", "log_weights"):
@@ -292,80 +284,9 @@ def test_shares_are_merged_in_their_order(tmp_path):
     assert told.startswith("MissingFieldError: SSD.statistics needs labels")
 
 
-def test_a_bank_in_shares_scores_as_one_bank_to_the_bit(tmp_path):
-    train, test = write_features(tmp_path / "train"), write_features(tmp_path / "test", rows=120, seed=1)
-    knn = of.KNN(k=40).fit(train)
-    shared = ShardedBank.of_detector(ray, knn, 2)
-    assert torch.equal(shared.score(test), knn.score(test))
-    assert (shared.rows, shared.width, shared.k) == (700, 12, 40)
-    first = ray.get(shared.shards[0].__ray_call__.remote(lambda self: os.getpid()))
-    os.kill(first, signal.SIGKILL)
-    assert torch.equal(shared.score(test), knn.score(test))  # it was started again, with the rows that it had
-
-
-class Here:
-    """Shards in this process, which are asked as those of workers are."""
-
-    def __init__(self, *given):
-        self.shard = Shard(*map(self.had, given))
-
-    @staticmethod
-    def had(value):
-        return ray.get(value) if isinstance(value, ray.ObjectRef) else value
-
-    def __getattr__(self, name):
-        method = getattr(self.shard, name)
-        return SimpleNamespace(remote=lambda *given: method(*map(self.had, given)))
-
-
-@pytest.fixture
-def shards_here(monkeypatch):
-    monkeypatch.setattr(shards, "_worker", lambda ray: SimpleNamespace(remote=Here))
-    monkeypatch.setattr(ShardedBank, "_answers", lambda self, waiting: waiting)
-
-
-def test_a_bank_is_read_in_shares_and_a_detector_is_shared_out(shards_here, tmp_path, monkeypatch):
-    train, test = write_features(tmp_path / "train"), write_features(tmp_path / "test", rows=120, seed=1)
-    knn = of.KNN(k=40).fit(train)
-    monkeypatch.setattr(shards, "ROWS", 17)  # more questions than are asked at a time
-    for workers in (1, 2, 3, None):
-        read = ShardedBank.of_source(ray, str(tmp_path / "train"), 40, workers=workers)
-        assert len(read.shards) == (workers or 3)
-        assert torch.equal(read.score(test), knn.score(test))
-    knn.save(tmp_path / "knn.safetensors")
-    line = ["score", tmp_path / "knn.safetensors", tmp_path / "test" / "0.parquet", "--out", tmp_path / "scores.npz"]
-    done = outfield(*line, "--engine", "ray")
-    assert done.returncode == 0, done.stderr
-    assert np.array_equal(np.load(tmp_path / "scores.npz")["score"], knn.score(test).numpy()[:40])
-
-
-def test_banks_that_cannot_be(shards_here, tmp_path):
-    train = of.FeatureSet(write_features(tmp_path / "train", rows=20).features)
-    assert torch.equal(
-        ShardedBank.of_source(ray, str(tmp_path / "train"), 20).score(train), of.KNN(k=20).fit(train).score(train)
-    )
-    with pytest.raises(of.TooFewSamplesError, match="k is 21 but there are only 20"):
-        ShardedBank.of_source(ray, str(tmp_path / "train"), 21)
-    with pytest.raises(of.InputError, match="k is 0"):
-        ShardedBank.of_source(ray, str(tmp_path / "train"), 0)
-    with pytest.raises(of.InputError, match="detector"):
-        ShardedBank.of_detector(ray, of.SSD())
-    with pytest.raises(of.InputError, match='index="exact"'):
-        ShardedBank.of_detector(ray, of.KNN(k=2, index="ivf").fit(train))
-    with pytest.raises(of.NotFittedError):
-        ShardedBank.of_detector(ray, of.KNN())
-    with pytest.raises(of.InputError, match="rows have 2 columns, but those of the bank 12"):
-        ShardedBank.of_source(ray, str(tmp_path / "train"), 1).score(of.FeatureSet(np.ones((3, 2))))
-    parquet.write_table(pyarrow.table({"features": [[0.0, 1.0]]}), tmp_path / "train" / "z.parquet")
-    with pytest.raises(of.InputError, match="rows of 2 and of 12 numbers"):
-        ShardedBank.of_source(ray, str(tmp_path / "train"), 1, workers=3)
-    parquet.write_table(pyarrow.table({"features": [[0.0, math.nan]]}), tmp_path / "train" / "z.parquet")
-    with pytest.raises(of.InputError, match=r"z.parquet, rows 0 to 1: "):
-        ShardedBank.of_source(ray, str(tmp_path / "train" / "z.parquet"), 1)
-    (tmp_path / "a.txt").write_text("a.png\n")
-    with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features"):
-        ShardedBank.of_source(ray, str(tmp_path / "a.txt"), 1)
+def test_a_detector_is_scored_by_this_process(tmp_path):
+    write_features(tmp_path / "train", rows=20)
     of.SSD().fit(make_set()).save(tmp_path / "ssd.safetensors")
     done = outfield("score", tmp_path / "ssd.safetensors", tmp_path / "train" / "0.parquet", "--engine", "ray")
     assert done.returncode == 2
-    assert "SSD is scored by this process" in done.said
+    assert "a detector is scored by this process" in done.said

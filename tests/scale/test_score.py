@@ -1,7 +1,5 @@
 """Guards over folders, lists and tables by this process: the rows of ``guard check``, parts, resuming, and what is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -121,15 +119,12 @@ def test_an_error_keeps_what_is_done(here, tmp_path):
         score("my.guard", "photos", str(out), part_rows=4)
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"part_rows": 6}, "another number of parts"),
-        ({"part_rows": 5, "threads": 2}, "1 threads a worker"),
-        ({"part_rows": 5, "source": "photos/down"}, "another source"),
-        ({"part_rows": 5, "guard": "other.guard"}, "another guard"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"part_rows": 6}, "another number of parts"),
+    ({"part_rows": 5, "threads": 2}, "1 threads a worker"),
+    ({"part_rows": 5, "source": "photos/down"}, "another source"),
+    ({"part_rows": 5, "guard": "other.guard"}, "another guard"),
+])  # fmt: skip
 def test_results_of_something_else_are_refused(here, tmp_path, changed, said):
     given = {"guard": "my.guard", "source": "photos", "part_rows": 5}
     if not os.path.exists("other.guard"):
@@ -363,16 +358,14 @@ def test_ctrl_c_says_how_to_go_on(here, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written(here, tmp_path):
-    done = outfield("score", "my.guard", "photos", "--out", "/proc/results")
-    assert done.returncode == 3
+    done = outfield("score", "my.guard", "photos", "--out", "/proc/results", code=3)
     assert "cannot make the folder /proc/results" in done.said
 
 
 def test_without_ray(here, tmp_path, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else real(name, *more))
-    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--engine", "ray")
-    assert done.returncode == 2
+    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--engine", "ray", code=2)
     assert "this needs ray, which is not installed: pip install 'outfield[ray]'" in done.said
     assert not (tmp_path / "out").exists()
 
@@ -492,22 +485,19 @@ def test_parquet_of_features(here, tmp_path):
         score("my.guard", str(tmp_path / "g.parquet"), str(tmp_path / "nan"))
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "said"),
-    [
-        ("none", StorageError, "cannot read none: there is no such file or folder"),
-        ("my.guard", InputError, "nothing that can be scored"),
-        ("empty", InputError, "there is nothing in empty"),
-        ("both", InputError, "holds images, such as"),
-        ("nothing-*.parquet", InputError, "there is no Parquet file"),
-        ("empty.txt", InputError, "there is no image in the list"),
-        ("binary.txt", InputError, "not text"),
-        ("norows.parquet", InputError, "have no rows"),
-        ("damaged.parquet", FileFormatError, "damaged.parquet cannot be read as Parquet"),
-        ("nosuch://bucket", InputError, "no address that fsspec can open"),
-        ("", InputError, "address is ''"),
-    ],
-)
+@pytest.mark.parametrize(("source", "error", "said"), [
+    ("none", StorageError, "cannot read none: there is no such file or folder"),
+    ("my.guard", InputError, "nothing that can be scored"),
+    ("empty", InputError, "there is nothing in empty"),
+    ("both", InputError, "holds images, such as"),
+    ("nothing-*.parquet", InputError, "there is no Parquet file"),
+    ("empty.txt", InputError, "there is no image in the list"),
+    ("binary.txt", InputError, "not text"),
+    ("norows.parquet", InputError, "have no rows"),
+    ("damaged.parquet", FileFormatError, "damaged.parquet cannot be read as Parquet"),
+    ("nosuch://bucket", InputError, "no address that fsspec can open"),
+    ("", InputError, "address is ''"),
+])  # fmt: skip
 def test_nothing_to_score(here, tmp_path, source, error, said):
     (here / "empty").mkdir(exist_ok=True)
     (here / "both").mkdir(exist_ok=True)
@@ -554,8 +544,7 @@ def test_the_command_line(here, tmp_path):
         (["my.guard", "photos", "--out", "x", "--threshold", "t.safetensors"], "own threshold"),
         (["ssd.safetensors", "f.npz", "--workers", "2"], "workers are for --engine ray"),
         (["ssd.safetensors", "f.npz", "--engine", "spark"], "--engine is 'spark'; it must be local or ray"),
-        (["ssd.safetensors", "f.npz", "--part-rows", "4"], "--part-rows is for guards"),
+        (["ssd.safetensors", "f.npz", "--part-rows", "4"], "--part-rows and --engine ray are for guards"),
     ):
-        refused = outfield("score", *arguments)
-        assert refused.returncode == 2
+        refused = outfield("score", *arguments, code=2)
         assert said in refused.said

@@ -1,7 +1,5 @@
 """The promise on accepted answers is broken at most as often as stated, and the rule says what it needs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Bets are fair, and the wealth is what a loop over numbers and starting moments makes of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each predicted class keeps its share; rare classes share a pool; a batch's discoveries are false no more often than asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

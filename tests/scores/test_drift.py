@@ -1,7 +1,5 @@
 """Drift: false alarms are as rare as promised, real drift is found, and what was seen survives a restart."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

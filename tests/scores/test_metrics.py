@@ -1,7 +1,5 @@
 """Metrics against closed forms, brute force, scikit-learn, and at every magnitude."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Risk and coverage against definitions row by row, closed forms, and how ties and weights count."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

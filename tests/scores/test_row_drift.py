@@ -1,7 +1,5 @@
 """RowDrift: which column has changed, since when; and how seldom it says so where none has."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Thresholds keep what they promise, agree with their p-values, and say how they were chosen."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

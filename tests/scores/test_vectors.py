@@ -1,7 +1,5 @@
 """The door for scores: what cannot be a vector of exact numbers is refused, never rounded or reinterpreted."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Jobs of several requests in one batch: in their order, each with its own verdicts, none left behind."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
@@ -27,7 +25,7 @@ class Slow:
         return self.batches[-1]
 
 
-def job(guard, *numbers, seconds=20.0):
+def job(guard, *numbers, seconds=120.0):
     rows = torch.tensor(numbers, dtype=torch.uint8)[:, None, None, None].repeat(1, 1, 1, 3)
     return Job(guard, rows, time.monotonic() + seconds)
 
@@ -47,9 +45,9 @@ def batcher(seen):
 def test_jobs_that_wait_share_batches_and_keep_their_verdicts(batcher, seen):
     guard = Slow(0.1)
     jobs = [[1], [2, 3], [4, 5, 6], [7], [8, 9, 10, 11, 12], [13]]
-    assert batcher.submit(job(guard, 1)).result(10) == [1]
+    assert batcher.submit(job(guard, 1)).result(60) == [1]
     answers = [batcher.submit(job(guard, *numbers)) for numbers in jobs[1:]]
-    assert [one.result(10) for one in answers] == jobs[1:]
+    assert [one.result(60) for one in answers] == jobs[1:]
     assert guard.batches[0] == [1]
     assert [*itertools.chain(*guard.batches)] == [*range(1, 14)]
     assert [4, 5, 6, 7] in guard.batches
@@ -58,19 +56,18 @@ def test_jobs_that_wait_share_batches_and_keep_their_verdicts(batcher, seen):
 
 
 def test_a_batch_waits_only_for_what_is_on_its_way(batcher):
-    guard = Slow()
-    began = time.monotonic()
-    batcher.submit(job(guard, 1)).result(10)
-    assert time.monotonic() - began < 0.4
+    guard, patient = Slow(), Batcher("test", 4, 3600, lambda *_: None)
+    assert patient.submit(job(guard, 1)).result(60) == [1]
+    patient.stop()
     batcher.announce(1)
     late = threading.Timer(0.1, lambda: (batcher.submit(job(guard, 3)), batcher.announce(-1)))
     late.start()
-    batcher.submit(job(guard, 2)).result(10)
+    batcher.submit(job(guard, 2)).result(60)
     assert [2, 3] in guard.batches
     batcher.announce(1)
     began = time.monotonic()
-    batcher.submit(job(guard, 4)).result(10)
-    assert 0.4 < time.monotonic() - began < 2
+    batcher.submit(job(guard, 4)).result(60)
+    assert time.monotonic() - began > 0.4
     batcher.announce(-1)
 
 
@@ -78,7 +75,7 @@ def test_jobs_of_two_guards_are_not_mixed(batcher):
     blocking, one, other = Slow(0.3), Slow(), Slow()
     batcher.submit(job(blocking, 0))
     answers = [batcher.submit(job(guard, number)) for number, guard in enumerate((one, one, other, one), 1)]
-    assert [answer.result(10) for answer in answers] == [[1], [2], [3], [4]]
+    assert [answer.result(60) for answer in answers] == [[1], [2], [3], [4]]
     assert (one.batches, other.batches) == ([[1, 2], [4]], [[3]])
 
 
@@ -86,8 +83,8 @@ def test_only_the_job_that_is_wrong_fails(batcher, seen):
     guard = Slow(0.1)
     answers = [batcher.submit(job(guard, number)) for number in (1, 2, 255, 3)]
     with pytest.raises(of.InputError):
-        answers[2].result(10)
-    assert [answers[number].result(10) for number in (0, 1, 3)] == [[1], [2], [3]]
+        answers[2].result(60)
+    assert [answers[number].result(60) for number in (0, 1, 3)] == [[1], [2], [3]]
     assert sorted(itertools.chain(*seen)) == [1, 2, 3]
 
 
@@ -99,9 +96,9 @@ def test_what_nobody_waits_for_is_left_out(batcher):
     for one in (late, cancelled, good):
         batcher.submit(one)
     assert cancelled.answer.cancel()
-    assert good.answer.result(10) == [4]
+    assert good.answer.result(60) == [4]
     with pytest.raises(TimeoutError):
-        late.answer.result(10)
+        late.answer.result(60)
     assert guard.batches == [[1], [4]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 
 import pytest
@@ -36,6 +37,20 @@ def test_a_list_for_each_image(service, guard):
         assert one["is_ood"] == expected.is_ood
         assert [box["score"] for box in one["boxes"]] == [box.score for box in expected.boxes]
         assert [box["left"] for box in one["boxes"]] == [box.left for box in expected.boxes]
+
+
+def test_a_logged_request(service, guard):
+    images = [scene(1, "red", "blue")[0], scene(2)[0]]
+    about = {
+        "ce-specversion": "1.0",
+        "ce-id": "1",
+        "ce-source": "/",
+        "ce-type": "org.kubeflow.serving.inference.request",
+    }
+    said = {"instances": [{"b64": base64.b64encode(png(one)).decode()} for one in images]}
+    found = service.client.post("/v1/events", json=said, headers=about).json()
+    assert [len(one["boxes"]) for one in found] == [2, 0]
+    assert [one["is_ood"] for one in found] == [one.is_ood for one in guard(images)]
 
 
 def test_boxes_are_counted(service):

@@ -1,7 +1,5 @@
 """docs/serve.md: its commands and its code run as they are written, against a service at another port."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -28,7 +26,7 @@ def test_commands_and_code_of_the_page(tmp_path, monkeypatch):
         for line in curls:
             quietly = ["--silent", "--show-error", "--max-time", "20"]
             command = [*shlex.split(line.replace("127.0.0.1:8000", place)), *quietly]
-            done = subprocess.run(command, capture_output=True, timeout=30, check=True)
+            done = subprocess.run(command, capture_output=True, timeout=120, check=True)
             verdicts = json.loads(done.stdout)
             assert [one["is_ood"] for one in verdicts] == [False, True][: len(verdicts)]
         (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,7 +1,5 @@
 """Who may ask without a token, and requests that must not make the service fail."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

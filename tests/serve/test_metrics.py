@@ -1,7 +1,5 @@
 """Prometheus's text format, against its own parser; logs; and settings."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The web page: what is sent, and what people see and do with it in a real browser."""
 
-from __future__ import annotations
-
 import os
 import re
 from importlib import resources

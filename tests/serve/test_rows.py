@@ -1,7 +1,5 @@
 """Guards of rows behind the Open Inference Protocol."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -256,3 +254,12 @@ def test_images_are_refused_and_others_told(served):
     assert about[1]["inputs"] == served.client.get("/v2/models/plain").json()["inputs"]
     assert about[0]["network"].startswith("Guard(a table of 3 columns")
     assert served.client.post("/v1/reload").json() == {"reloaded": {"people": True, "plain": True}}
+
+
+@pytest.mark.parametrize(("shape", "status"), [([4], 200), ([4, 1], 200), ([1, 4], 200), ([2, 2], 400)])
+def test_shapes_of_a_column(served, shape, status):
+    given = inputs(people(4, 1))
+    given[0]["shape"] = shape
+    answer = asked(served, "people", given)
+    assert answer.status_code == status
+    assert status == 200 or "input 'size' has shape [2, 2]; a column is [N] or [N, 1]" in answer.json()["error"]

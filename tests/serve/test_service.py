@@ -1,7 +1,5 @@
 """The service over HTTP: verdicts are the guard's own, and whatever else comes is refused in the right way."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -305,20 +303,22 @@ class TestLimits:
             prepare = guard.prepare
             slow = png(np.zeros((64, 64, 3), np.uint8))
             guard.prepare = lambda image: (image == slow and time.sleep(0.2), prepare(image))[1]
-            service.service.work._parser.submit(time.sleep, 4)
+            held = threading.Event()
+            service.service.work._parser.submit(held.wait, 60)
             with ThreadPoolExecutor(4) as pool:
                 greedy = [pool.submit(service.check, *[slow] * 10) for _ in range(3)]
                 time.sleep(0.2)
-                began = time.monotonic()
                 assert service.check(png(images[0])).status_code == 200
-                assert time.monotonic() - began < 2  # all of theirs take 3 s
-                assert not any(one.done() for one in greedy)
+                assert not any(one.done() for one in greedy)  # all of theirs take 3 s
+                held.set()
                 assert all(one.result().status_code == 200 for one in greedy)
 
     def test_parsing_has_a_deadline(self, files):
-        with running(files["ssd"], limits=Limits(timeout=1)) as service:
-            service.service.work._parser.submit(time.sleep, 3)
+        with running(files["ssd"], limits=Limits(timeout=2)) as service:
+            held = threading.Event()
+            service.service.work._parser.submit(held.wait, 60)
             answer = service.client.post("/v2/models/ssd/infer", content=b" " * 100_000)
+            held.set()
             assert answer.status_code == 504
             assert service.client.post("/v2/models/ssd/infer", content=b" ").status_code == 400
 
@@ -340,7 +340,7 @@ class TestLimits:
         ):
             head = b"POST /v1/check HTTP/" + version + b"\r\nHost: localhost\r\nContent-Type: image/png\r\n" + lengths
             with socket.create_connection(("127.0.0.1", service.port)) as client:
-                client.settimeout(10)
+                client.settimeout(60)
                 client.sendall(head + b"\r\n" + chunked + b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 answer = b"".join(iter(lambda: client.recv(65536), b""))
             assert answer.startswith(b"HTTP/1.1 400"), answer
@@ -357,7 +357,7 @@ class TestLimits:
             head = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 100\r\n\r\nabc"
             for sent, expected in ((head, b"HTTP/1.1 408"), (b"GET / HT", b"")):
                 with socket.create_connection(("127.0.0.1", service.port)) as client:
-                    client.settimeout(10)
+                    client.settimeout(60)
                     client.sendall(sent)
                     assert client.recv(100).startswith(expected)
 
@@ -385,13 +385,12 @@ class TestLimits:
             assert service.check(png(images[0])).status_code == 200
 
     def test_work_that_takes_too_long_is_504(self, files, images):
-        with running(files["ssd"], limits=Limits(timeout=0.5)) as service:
-            guard = service.service.model(None).guard
-            judge, slow = guard.judge_pixels, [True]
-            guard.judge_pixels = lambda pixels: (slow[0] and time.sleep(1), judge(pixels))[1]
+        with running(files["ssd"], limits=Limits(timeout=2)) as service:
+            guard, held = service.service.model(None).guard, threading.Event()
+            judge = guard.judge_pixels
+            guard.judge_pixels = lambda pixels: (held.wait(60), judge(pixels))[1]
             assert service.check(png(images[0])).status_code == 504
-            slow[0] = False
-            time.sleep(0.6)
+            held.set()
             assert service.check(png(images[0])).status_code == 200
 
     def test_a_failure_of_ours_is_500_and_the_next_is_served(self, files, images):
@@ -406,7 +405,7 @@ class TestLimits:
             assert service.check(png(images[0])).status_code == 200
 
     def test_concurrent_requests_share_a_batch(self, files, images):
-        with running(files["ssd"], limits=Limits(wait=0.2)) as service:
+        with running(files["ssd"], limits=Limits(wait=1.0)) as service:
             model = service.service.model(None)
             sizes, judge = [], model.guard.judge_pixels
             model.guard.judge_pixels = lambda pixels: (sizes.append(len(pixels)), judge(pixels))[1]
@@ -469,7 +468,7 @@ class TestReload:
         assert done[0] > 6
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=120):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until

@@ -1,7 +1,5 @@
 """The demo on the features that ship with the package."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from importlib import resources
@@ -82,9 +80,7 @@ def test_the_provenance_says_what_was_fitted_where(made):
     about = made[0].run.provenance
     given = [name for name, detector in about["detectors"].items() if detector["given"]]
     assert given == ["EnergyCorrected"]
-    timed = {
-        stage["detector"] for stage in about["stages"] if stage["what"] == "detector" and stage["seconds"] is not None
-    }
+    timed = {s["detector"] for s in about["stages"] if s["what"] == "detector" and s["seconds"] is not None}
     assert timed >= set(made[0].live)
     pack = demo.about_pack()
     assert about["backbones"][demo.BACKBONE]["sha256"] == pack["backbone"]["sha256"]

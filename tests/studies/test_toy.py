@@ -1,9 +1,8 @@
 """The 2-D experiments: exact quadrature, and the paper's claims on a short run."""
 
-from __future__ import annotations
-
 import json
 import math
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -12,6 +11,12 @@ import outfield as of
 from outfield.errors import UnknownNameError
 from outfield.report import toy_figure, toy_json, toy_table
 from outfield.studies import toy
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """Quadrature on few cells."""
+    monkeypatch.setattr(toy.GridDensity.of.__func__, "__defaults__", (90,))
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +32,7 @@ def test_the_true_density_integrates_to_one_and_fits_its_data(name):
     assert density.log_z == pytest.approx(0, abs=5e-3)
     assert density.masses(data.centres).sub(1 / len(data.centres)).abs().max() < 5e-3
     other = toy.make_data(name, seed=5)
-    gaps = [
-        toy.nll(lambda z: -toy.true_log_density(data, z), density, points) for points in (data.train, other.held_out)
-    ]
+    gaps = [toy.nll(lambda z: -toy.true_log_density(data, z), density, z) for z in (data.train, other.held_out)]
     assert gaps[0] == pytest.approx(gaps[1], abs=0.05)
 
 
@@ -67,7 +70,7 @@ def test_data_is_its_seed_and_held_out_points_are_others():
         assert float((one.train[one.labels == k] - centre).abs().max()) < 1.6
 
 
-def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(monkeypatch):
+def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(coarse, monkeypatch):
     calls = []
 
     def record(model, z, training, sampler, project, seed):
@@ -110,7 +113,7 @@ def test_the_corrected_energy_is_the_sum(grid):
     torch.testing.assert_close(grid.corrected.density.energy, total, rtol=1e-4, atol=1e-3)
 
 
-def test_figures_and_numbers_are_written(grid, tmp_path):
+def test_figures_and_numbers_are_written(grid, coarse, tmp_path):
     toy_figure(grid, tmp_path / "grid.png")
     toy_figure(toy.run_toy("cross", 0, batches=3), tmp_path / "cross.png")
     for name in ("grid.png", "cross.png"):
@@ -122,7 +125,8 @@ def test_figures_and_numbers_are_written(grid, tmp_path):
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
 
 
-def test_seeds_differ_and_repeat():
+def test_seeds_differ_and_repeat(coarse, monkeypatch):
+    monkeypatch.setattr(toy, "get_context", lambda _: get_context("fork"))  # which has imported torch
     runs = list(toy.run_toys("cross", 2, batches=2, jobs=2))
     assert [run.seed for run in runs] == [0, 1]
     assert runs[0].corrected.nll != runs[1].corrected.nll

@@ -1,7 +1,5 @@
 """``make test-gpu`` on a machine that has torch and pytest, but not every extra."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make mutants`: which changes are made, which are left alone, and the whole loop on a small package."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -28,58 +26,52 @@ def changed(source: str) -> set[tuple[str, str]]:
     return {(mutant.kind, mutant.after) for mutant in mutants_of("a.py", source.encode())}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("a < b", {("compare", "a <= b"), ("compare", "a >= b")}),
-        ("a is not b", {("compare", "a is b")}),
-        ("(a) not in (b)", {("compare", "(a) in (b)")}),
-        ("a == b != c", {("compare", "a != b != c"), ("compare", "a == b == c")}),
-        ("a + (b)", {("arithmetic", "a - (b)")}),
-        ("a ** -b", {("arithmetic", "a * -b"), ("arithmetic", "a ** b")}),
-        ("a + 'text'", {("string", 'a + "textX"')}),
-        (
-            "a and not (b or c)",
-            {("boolean", f"a {line}") for line in ("or not (b or c)", "and  (b or c)", "and not (b and c)")},
-        ),
-        ("f(7)", {("constant", "f(8)")}),
-        ("f(0.5)", {("constant", "f(1.0)")}),
-        ("f(0.0)", {("constant", "f(1.0)")}),
-        ("f(True)", {("constant", "f(False)")}),
-        ("f('key')", {("string", 'f("keyX")')}),
-        ("f('words for people')", set()),
-        ("f(a, key=b)", {("keyword", "f(a, )")}),
-        ("f(key=(b), other=c)", {("keyword", "f( other=c)"), ("keyword", "f(key=(b), )")}),
-        ("(a - b).abs()", {("arithmetic", "(a + b).abs()"), ("call", "(a - b)")}),
-        ("a.detach()", {("call", "a")}),
-        ("torch.abs(a)", {("call", "(a)")}),
-        ("a.min()", {("swap", "a.max()")}),
-        ("max(a, b)", {("swap", "min(a, b)")}),
-        ("a.clamp(min=b)", {("swap", "a.clamp(max=b)"), ("keyword", "a.clamp()")}),
-        ("a[:n]", {("slice", "a[:]")}),
-        ("a[i]", set()),
-    ],
-)
+@pytest.mark.parametrize(("source", "expected"), [
+    ("a < b", {("compare", "a <= b"), ("compare", "a >= b")}),
+    ("a is not b", {("compare", "a is b")}),
+    ("(a) not in (b)", {("compare", "(a) in (b)")}),
+    ("a == b != c", {("compare", "a != b != c"), ("compare", "a == b == c")}),
+    ("a + (b)", {("arithmetic", "a - (b)")}),
+    ("a ** -b", {("arithmetic", "a * -b"), ("arithmetic", "a ** b")}),
+    ("a + 'text'", {("string", 'a + "textX"')}),
+    (
+        "a and not (b or c)",
+        {("boolean", f"a {line}") for line in ("or not (b or c)", "and  (b or c)", "and not (b and c)")},
+    ),
+    ("f(7)", {("constant", "f(8)")}),
+    ("f(0.5)", {("constant", "f(1.0)")}),
+    ("f(0.0)", {("constant", "f(1.0)")}),
+    ("f(True)", {("constant", "f(False)")}),
+    ("f('key')", {("string", 'f("keyX")')}),
+    ("f('words for people')", set()),
+    ("f(a, key=b)", {("keyword", "f(a, )")}),
+    ("f(key=(b), other=c)", {("keyword", "f( other=c)"), ("keyword", "f(key=(b), )")}),
+    ("(a - b).abs()", {("arithmetic", "(a + b).abs()"), ("call", "(a - b)")}),
+    ("a.detach()", {("call", "a")}),
+    ("torch.abs(a)", {("call", "(a)")}),
+    ("a.min()", {("swap", "a.max()")}),
+    ("max(a, b)", {("swap", "min(a, b)")}),
+    ("a.clamp(min=b)", {("swap", "a.clamp(max=b)"), ("keyword", "a.clamp()")}),
+    ("a[:n]", {("slice", "a[:]")}),
+    ("a[i]", set()),
+])  # fmt: skip
 def test_expressions(source, expected):
     assert changed(f"x = {source}") == {(kind, f"x = {after}") for kind, after in expected}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("f()", {("statement", "pass")}),
-        ("a += b", {("statement", "pass"), ("arithmetic", "a -= b")}),
-        ("self.a = b", {("statement", "pass")}),
-        ("if a:\n    b = c", {("condition", "if not (a):")}),
-        ("if a:\n    raise b", {("condition", "if not (a):"), ("condition", "if False:")}),
-        (
-            "def f(a: int = 1) -> int:\n    return a",
-            {("default", "def f(a: int = 2) -> int:"), ("return", "return None")},
-        ),
-        ("for a in b:\n    continue", {("statement", "break")}),
-        ("x = [a for a in b if a]", {("condition", "x = [a for a in b if not (a)]")}),
-    ],
-)
+@pytest.mark.parametrize(("source", "expected"), [
+    ("f()", {("statement", "pass")}),
+    ("a += b", {("statement", "pass"), ("arithmetic", "a -= b")}),
+    ("self.a = b", {("statement", "pass")}),
+    ("if a:\n    b = c", {("condition", "if not (a):")}),
+    ("if a:\n    raise b", {("condition", "if not (a):"), ("condition", "if False:")}),
+    (
+        "def f(a: int = 1) -> int:\n    return a",
+        {("default", "def f(a: int = 2) -> int:"), ("return", "return None")},
+    ),
+    ("for a in b:\n    continue", {("statement", "break")}),
+    ("x = [a for a in b if a]", {("condition", "x = [a for a in b if not (a)]")}),
+])  # fmt: skip
 def test_statements(source, expected):
     assert changed(source) == expected
 
@@ -178,7 +170,7 @@ def test_time_is_limited_and_nothing_is_left_running(tmp_path, seconds, wall, bu
         assert server.run(Endless(tmp_path, environment, seconds, wall, busy)).code is None
     finally:
         server.close()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while _runs(int(noted.read_text())) and time.monotonic() < end:
         time.sleep(0.05)
     assert not _runs(int(noted.read_text()))
@@ -272,7 +264,7 @@ def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, program, *where, "--cold"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUTANT_")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins would be imported anew for each mutant
-    return subprocess.run([*command, *options], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run([*command, *options], capture_output=True, text=True, env=environment, timeout=600)
 
 
 def kept(root: Path) -> dict[tuple[str, str], dict[str, str]]:

@@ -1,7 +1,5 @@
 """The scripts that bring a pretrained network and photographs together, on images and figures that were made up."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

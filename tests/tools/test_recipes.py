@@ -1,7 +1,5 @@
 """What benchmarks/recipes.py reads from its options and makes of its trainings."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

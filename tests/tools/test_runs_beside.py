@@ -1,7 +1,5 @@
 """Runs side by side, joined runs, and filters from stored scores."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

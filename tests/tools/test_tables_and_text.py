@@ -1,7 +1,5 @@
 """The tables of the pages on tables and text are computed: ranks, means and places of a page."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.tables import divided, left_out, means, page, ranks, summary

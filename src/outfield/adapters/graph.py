@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from outfield import detectors
 from outfield.backbone import evaluation_mode as undisturbed
 from outfield.detectors import Batch, Calibration, CombinedDetector, Detector
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, StorageError, as_ours
 from outfield.features import normalise
-from outfield.files import PathLike, as_path, make_folder, reason
+from outfield.files import PathLike, as_path, make_folder
 from outfield.guard import Guard
 from outfield.version import __version__
 
@@ -137,15 +137,11 @@ def _check(guard: Guard, takes: str) -> None:
     if guard.device.type != "cpu":
         raise InputError(f"the guard is on {guard.device}; to export it, load it with Guard.load(path, device='cpu')")
     if guard.image_reader.precision not in ("float32", "auto"):
-        raise InputError(
-            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores "
-            "differ; build it with precision='float32'"
-        )
+        what = f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32"
+        raise InputError(f"{what}, whose scores differ; build it with precision='float32'")
     if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
-        raise InputError(
-            f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only, in "
-            "Python takes='features') and run it behind that file"
-        )
+        what = f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only"
+        raise InputError(f"{what}, in Python takes='features') and run it behind that file")
 
 
 def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
@@ -161,10 +157,8 @@ Score = Callable[[Batch], Tensor]
 def scorer(detector: Detector) -> Score:
     """What gives a fitted detector's scores (n,), float32, of the fields that it needs."""
     if isinstance(detector, detectors.ODIN):
-        raise InputError(
-            f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network; these can: "
-            f"{', '.join(exportable())}, and Fused, Auto and HEAT of them"
-        )
+        what = f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network"
+        raise InputError(f"{what}; these can: {', '.join(exportable())}, and Fused, Auto and HEAT of them")
     formula = FORMULAS.get(type(detector)._score)
     inside: Score = detector._score if formula is None else formula(detector)
 
@@ -177,9 +171,8 @@ def scorer(detector: Detector) -> Score:
 
 def exportable() -> tuple[str, ...]:
     """Names of the detectors that are exported by themselves."""
-    return tuple(
-        name for name, cls in detectors.DETECTORS.items() if not issubclass(cls, detectors.ODIN | CombinedDetector)
-    )
+    not_alone = detectors.ODIN | CombinedDetector
+    return tuple(name for name, cls in detectors.DETECTORS.items() if not issubclass(cls, not_alone))
 
 
 def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
@@ -296,16 +289,11 @@ def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
 
 
 FORMULAS: dict[Any, Callable[[Any], Score]] = {
-    detectors.KNN._score: _knn,
-    detectors.GROOD._score: _grood,
-    detectors.SIRC._score: _sirc,
-    detectors.CombOOD._score: _combood,
-    detectors.KDE._score: _kde,
-    detectors.NNGuide._score: _nnguide,
-    detectors.Relation._score: _relation,
-    detectors.Summed._score: _summed,
+    detectors.KNN._score: _knn, detectors.GROOD._score: _grood, detectors.SIRC._score: _sirc,
+    detectors.CombOOD._score: _combood, detectors.KDE._score: _kde, detectors.NNGuide._score: _nnguide,
+    detectors.Relation._score: _relation, detectors.Summed._score: _summed,
     detectors.ComposedDetector._score: _composed,
-}
+}  # fmt: skip
 """By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not."""
 
 
@@ -334,14 +322,12 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     if target.exists() or target.is_symlink():
         raise InputError(f"{target} is there already; remove it, or name another folder")
     make_folder(target.parent)
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".outfield-") as scratch:
-            made = Path(scratch) / "made"
-            made.mkdir()
-            yield made
-            made.rename(target)
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {reason(error)}") from error
+    wrong = as_ours(f"cannot write {target}", StorageError, OSError)
+    with wrong, tempfile.TemporaryDirectory(dir=target.parent, prefix=".outfield-") as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        yield made
+        made.rename(target)
 
 
 def size_of(folder: Path) -> int:
@@ -353,18 +339,10 @@ def about(guard: Guard, takes: str) -> dict[str, str]:
     """How images are made into what a graph takes, what it was made of, and the threshold."""
     threshold, backbone = guard.threshold, guard.backbone
     said = {
-        "version": __version__,
-        "takes": takes,
-        "preprocessing": json.dumps(backbone.preprocessing.to_json()),
-        "network": backbone.name,
-        "network_fingerprint": guard.fingerprint,
-        "detector": repr(guard.detector),
-        "detector_fingerprint": guard.detector.fingerprint(),
-        "members": json.dumps(guard.members),
-        "class_names": json.dumps(guard.names),
-        "views": str(guard.image_reader.views),
-        "threshold": repr(threshold.value),
-        "keep": repr(threshold.keep),
-        "held_out": str(len(threshold.reference)),
-    }
+        "version": __version__, "takes": takes, "preprocessing": json.dumps(backbone.preprocessing.to_json()),
+        "network": backbone.name, "network_fingerprint": guard.fingerprint, "detector": repr(guard.detector),
+        "detector_fingerprint": guard.detector.fingerprint(), "members": json.dumps(guard.members),
+        "class_names": json.dumps(guard.names), "views": str(guard.image_reader.views),
+        "threshold": repr(threshold.value), "keep": repr(threshold.keep), "held_out": str(len(threshold.reference)),
+    }  # fmt: skip
     return {f"outfield.{name}": text for name, text in said.items()}

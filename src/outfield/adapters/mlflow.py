@@ -45,12 +45,9 @@ def to_mlflow(path: PathLike, folder: PathLike) -> Written:
         copy = Path(scratch) / DATA
         shutil.copyfile(source, copy)
         mlflow.save_model(
-            str(made),
-            loader_module=__name__,
-            data_path=str(copy),
-            pip_requirements=[f"outfield[images,mlflow]=={__version__}"],
-            metadata=about(guard, "pixels"),
-        )
+            str(made), loader_module=__name__, data_path=str(copy),
+            pip_requirements=[f"outfield[images,mlflow]=={__version__}"], metadata=about(guard, "pixels"),
+        )  # fmt: skip
         size = size_of(made)
     return Written(size, None, (f"{COLUMN}: paths, bytes, or uint8 [N, H, W, 3]",), COLUMNS, None)
 

@@ -110,12 +110,9 @@ def converted(found: Traced) -> Any:
     try:
         with torch.no_grad():
             program = torch.onnx.export(
-                exact(found.program, found.examples).run_decompositions(STEPS),
-                input_names=list(found.inputs),
-                output_names=list(found.outputs),
-                dynamo=True,
-                verbose=False,
-            )
+                exact(found.program, found.examples).run_decompositions(STEPS), input_names=list(found.inputs),
+                output_names=list(found.outputs), dynamo=True, verbose=False,
+            )  # fmt: skip
     except Exception as error:  # of torch's exporter
         said = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error))
         raise InputError(f"this guard cannot be written as ONNX: {said:.300}") from error
@@ -168,21 +165,15 @@ ATEN = torch.ops.aten
 SAME = {ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor}
 """Steps that take a tensor where they take a number."""
 OTHERS = {
-    ATEN.gt.Scalar: ATEN.gt.Tensor,
-    ATEN.ge.Scalar: ATEN.ge.Tensor,
-    ATEN.lt.Scalar: ATEN.lt.Tensor,
-    ATEN.le.Scalar: ATEN.le.Tensor,
-    ATEN.where.ScalarOther: ATEN.where.self,
-    ATEN.where.ScalarSelf: ATEN.where.self,
-}
+    ATEN.gt.Scalar: ATEN.gt.Tensor, ATEN.ge.Scalar: ATEN.ge.Tensor, ATEN.lt.Scalar: ATEN.lt.Tensor,
+    ATEN.le.Scalar: ATEN.le.Tensor, ATEN.where.ScalarOther: ATEN.where.self, ATEN.where.ScalarSelf: ATEN.where.self,
+}  # fmt: skip
 """Steps that have another name where they take a tensor."""
 
 
 LIMITS: dict[Any, tuple[bool, ...]] = {
-    ATEN.clamp_min.default: (True,),
-    ATEN.clamp_max.default: (False,),
-    ATEN.clamp.default: (True, False),
-}
+    ATEN.clamp_min.default: (True,), ATEN.clamp_max.default: (False,), ATEN.clamp.default: (True, False),
+}  # fmt: skip
 """Steps that cut off: whether each of their numbers is a lower limit."""
 
 
@@ -279,10 +270,7 @@ def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None
 
 
 STEPS = {
-    ATEN.cdist.default: _cdist,
-    ATEN.log1p.default: _log1p,
-    ATEN.expm1.default: _expm1,
-    ATEN.sort.stable: _sort,
+    ATEN.cdist.default: _cdist, ATEN.log1p.default: _log1p, ATEN.expm1.default: _expm1, ATEN.sort.stable: _sort,
     ATEN.argsort.stable: _argsort,
-}
+}  # fmt: skip
 """Functions in the place of steps, for ``ExportedProgram.run_decompositions``."""

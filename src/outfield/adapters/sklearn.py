@@ -94,10 +94,10 @@ class OutfieldDetector(PlainRows, base.OutlierMixin, base.BaseEstimator):  # typ
         order = np.random.default_rng(self.random_state).permutation(count)
         apart = round(self.held_out * count)
         if rank(1 - self.contamination, apart + 1) > apart or apart == count:
-            raise InputError(
-                f"held_out={self.held_out} of {count} rows are {apart}, too few for contamination={self.contamination}; "
-                f"at least {int(np.ceil(1 / self.contamination)) - 1} are needed"
+            what = (
+                f"held_out={self.held_out} of {count} rows is {apart}, too few for contamination={self.contamination}"
             )
+            raise InputError(f"{what}; at least {int(np.ceil(1 / self.contamination)) - 1} are needed")
         return np.sort(order[apart:]), np.sort(order[:apart])
 
     def _offset(self, scores: np.ndarray) -> float:

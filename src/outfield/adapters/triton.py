@@ -63,12 +63,8 @@ def configuration(name: str, found: Written, said: Mapping[str, str], how: Seque
     alone = not any("ensemble" in line for line in how)  # an ensemble hands on what its steps give
     inputs, outputs = (",\n".join(_tensor(one, alone) for one in values) for values in (found.inputs, found.outputs))
     lines = [
-        f'name: "{name}"',
-        f"max_batch_size: {MOST_ROWS}",
-        f"input [\n{inputs}\n]",
-        f"output [\n{outputs}\n]",
-        *how,
-    ]
+        f'name: "{name}"', f"max_batch_size: {MOST_ROWS}", f"input [\n{inputs}\n]", f"output [\n{outputs}\n]", *how,
+    ]  # fmt: skip
     for key, text in said.items():
         quoted = json.dumps(text, ensure_ascii=False)
         lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {quoted} }}\n}}')

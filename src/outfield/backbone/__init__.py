@@ -7,17 +7,11 @@ __getattr__, __dir__, __all__ = door(
     {
         "backbone": ("Backbone", "accuracy", "match_labels"),
         "extraction": ("Extraction", "evaluation_mode", "read", "read_all"),
-        "architectures": (
-            "Classifier",
-            "for_small_images",
-            "load_classifier",
-            "load_weights",
-            "save_classifier",
-            "split_name",
-        ),
-        "origin": ("Origin",),
+        "architectures": ("Classifier", "for_small_images", "load_classifier", "load_weights", "save_classifier", "split_name"),
+        "hooks": ("Observer",),
+        "origin": ("Origin", "open_text_classifier"),
         "perturbation": ("Odin", "Perturb"),
         "preprocessing": ("Preprocessing", "check_size"),
         "views": ("MOST_NAMED", "Views"),
     },
-)
+)  # fmt: skip

@@ -13,7 +13,9 @@ from outfield.backbone.extraction import Extraction as Extraction
 from outfield.backbone.extraction import evaluation_mode as evaluation_mode
 from outfield.backbone.extraction import read as read
 from outfield.backbone.extraction import read_all as read_all
+from outfield.backbone.hooks import Observer as Observer
 from outfield.backbone.origin import Origin as Origin
+from outfield.backbone.origin import open_text_classifier as open_text_classifier
 from outfield.backbone.perturbation import Odin as Odin
 from outfield.backbone.perturbation import Perturb as Perturb
 from outfield.backbone.preprocessing import Preprocessing as Preprocessing
@@ -26,6 +28,7 @@ __all__ = [
     "Classifier",
     "Extraction",
     "MOST_NAMED",
+    "Observer",
     "Odin",
     "Origin",
     "Perturb",
@@ -38,6 +41,7 @@ __all__ = [
     "load_classifier",
     "load_weights",
     "match_labels",
+    "open_text_classifier",
     "read",
     "read_all",
     "save_classifier",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from outfield.backbone.preprocessing import check_names, check_normalisation, check_size
 from outfield.config import configurable, from_plain, require, require_number, to_plain
-from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning, UnknownNameError
+from outfield.errors import FileFormatError, InputError, OutfieldWarning, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.files import PathLike, Record, read_record, write_record
 from outfield.modes import building
@@ -97,22 +96,6 @@ def create(architecture: Any, classes: int | None = None, small: Sequence[int] |
     return network
 
 
-def first_line(error: BaseException) -> str:
-    """What another library says is wrong, in one line."""
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
-
-
-@contextlib.contextmanager
-def as_ours(what: str, kind: type[OutfieldError] = FileFormatError) -> Iterator[None]:
-    """Whatever another library raises becomes an error of ours, which says what went wrong; our own pass."""
-    try:
-        yield
-    except OutfieldError:
-        raise
-    except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
-        raise kind(f"{what}: {first_line(error)}") from error
-
-
 def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
     """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks."""
     owner, name = split_name(architecture)
@@ -123,7 +106,7 @@ def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
         return {"img_size": tuple(small), "patch_size": 4}
     has_patches = home == "timm.models.convnext" and not name.endswith(
         "_ols"
-    )  # these: two convolutions of fixed stride
+    )  # which have convolutions of fixed stride
     return {"patch_size": 1} if has_patches else {}
 
 
@@ -208,11 +191,9 @@ def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, An
     plain = header["classifier"]
     if plain.get("type") != Classifier.__name__:
         raise FileFormatError(f"{path} holds a classifier that cannot be built here: it does not say which")
-    try:
+    with as_ours(f"{path} holds a classifier that cannot be built here", FileFormatError, InputError):
         classifier: Classifier = from_plain(plain)
         network = classifier.build()
-    except InputError as error:
-        raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
     load_weights(network, weights, str(path))
     return network.eval(), classifier, header["notes"]
 

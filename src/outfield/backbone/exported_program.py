@@ -14,9 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from outfield.backbone.architectures import as_ours
 from outfield.backbone.onnx_network import FEATURES, LOGITS, ONE_INPUT, FileNetwork, Given, checked_shape, linear
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.files import open_to_read
 
 # What may stand behind the last layer; logits are what goes in

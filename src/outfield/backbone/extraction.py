@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.backbone.architectures import as_ours, first_line
 from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
-from outfield.errors import InputError, MissingExtraError, OutfieldError, OutfieldWarning, StorageError
+from outfield.errors import InputError, MissingExtraError, OutfieldError, OutfieldWarning, StorageError, as_ours, reason
 from outfield.features import MOST_STAGES
 from outfield.files import as_tensor
 from outfield.images import ImageArray, ImageSource, check_image
@@ -135,10 +134,8 @@ class _Batches(Dataset[Any]):
         with as_ours(f"{what} cannot be read", StorageError):  # a source may be anybody's
             image = self.images[index]
         check_image(image, what)
-        try:
+        with as_ours(what, InputError, InputError):
             return torch.from_numpy(self.way.pixels(image))
-        except InputError as error:
-            raise InputError(f"{what}: {error}") from error
 
 
 def _decoded(
@@ -302,7 +299,7 @@ class Extraction:
         except Exception as error:  # a network may be anybody's
             if not is_out_of_memory(error):
                 shape = (len(pixels), len(self.expects.mean), *self.expects.size)
-                said = f"{type(error).__name__}: {first_line(error)}"
+                said = f"{type(error).__name__}: {reason(error)}"
                 raise InputError(f"{type(self.network).__name__} fails on images of shape {shape}: {said}") from error
         return None  # outside of the handler, which would hold on to the memory
 
@@ -352,9 +349,8 @@ class Extraction:
         self._rows = (rows + 1) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._warn(
-            "memory", f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}"
-        )
+        told = f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}"
+        self._warn("memory", told)
 
     def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
         """Wait for a batch, and do it again in full precision if half precision was not enough."""

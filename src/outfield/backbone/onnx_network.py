@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import as_ours
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.extras import library
 from outfield.files import open_to_read
 

@@ -24,7 +24,6 @@ from outfield.backbone.architectures import (
     LIBRARIES,
     PREFIXES,
     SMALL,
-    as_ours,
     create,
     load_classifier,
     load_weights,
@@ -34,7 +33,7 @@ from outfield.backbone.architectures import (
 )
 from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, as_tuple, check_size
 from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
-from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, open_to_read, read_tensors
 from outfield.modes import building
@@ -279,6 +278,12 @@ def _width(state: State, network: nn.Module) -> int | None:
 # of transformers, and its weights are safetensors.
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+IMAGES, TEXTS = "ImageClassification", "SequenceClassification"
+TASKS = {
+    IMAGES: ("image classifier", "it is one of images: --images, in Python Backbone.open"),
+    TEXTS: ("text classifier", "it is one of texts: outfield guard build --texts, in Python outfield.Texts"),
+}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -311,10 +316,20 @@ def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source
         yield
 
 
-def _of_hugging_face(folder: Path) -> Trained:
-    config = _checked_config(_read_json(folder / CONFIG), str(folder))
+def open_text_classifier(folder: Path) -> tuple[Trained, str, Any]:
+    """A text classifier of transformers, its tokenizer as JSON, and how many tokens of a text that gives, if it says so."""
+    trained, tokens, settings = _of_hugging_face(folder, TEXTS), folder / TOKENIZER, folder / TOKENIZER_SETTINGS
+    if not tokens.is_file():
+        what = "AutoTokenizer.from_pretrained(…).save_pretrained(folder) writes it"
+        raise StorageError(f"there is no {TOKENIZER} in {folder}; {what}")
+    limit = _read_json(settings).get("model_max_length") if settings.is_file() else None
+    return trained, json.dumps(_read_json(tokens), ensure_ascii=False), limit
+
+
+def _of_hugging_face(folder: Path, task: str = IMAGES) -> Trained:
+    config = _checked_config(_read_json(folder / CONFIG), str(folder), task)
     shapes = [array.shape for file in _weight_files(folder) for array in find_tensors(file).arrays.values()]
-    auto = library("transformers", extra="hf").AutoModelForImageClassification
+    auto = getattr(library("transformers", extra="hf"), f"AutoModelFor{task}")
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     with _building(config, shapes, str(folder)):
         network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
@@ -322,7 +337,8 @@ def _of_hugging_face(folder: Path) -> Trained:
     if lacking:
         raise FileFormatError(f"the weights in {folder} do not fit its configuration: {', '.join(lacking[:3])}")
     # Built once more of its tensors, as a file that carries it will do: what from_pretrained adds to its modules is left behind.
-    origin, names = Origin("hf", {"config": config}), _class_names(config)
+    origin = Origin("hf", {"config": config} | ({} if task == IMAGES else {"task": task}))
+    names = _class_names(config)
     again = origin.build(network.float().state_dict(), str(folder))
     processor = folder / PROCESSOR
     expects = Preprocessing.of_processor(_read_json(processor)) if processor.is_file() else None
@@ -342,12 +358,13 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """A configuration that builds an image classifier, as plain data."""
+def _checked_config(config: Mapping[str, Any], source: str, task: str) -> dict[str, Any]:
+    """A configuration that builds a classifier of images or of texts, as plain data."""
     names = config.get("architectures") or []
-    if not isinstance(config.get("model_type"), str) or not any("ImageClassification" in str(name) for name in names):
-        what = f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}"
-        raise FileFormatError(f"{what}, and one of them must end with ForImageClassification")
+    of = [one for one in TASKS if any(one in str(name) for name in names)]
+    if not isinstance(config.get("model_type"), str) or task not in of:
+        what = f"{source} holds no {TASKS[task][0]} of transformers: its architectures are {names!r:.100}"
+        raise FileFormatError(f"{what}, {TASKS[of[0]][1] if of else f'and one of them must end with For{task}'}")
     if config.get("use_pretrained_backbone"):
         raise FileFormatError(f"{source} would download weights: its config.json says use_pretrained_backbone")
     return dict(config)
@@ -367,13 +384,18 @@ def _of_config(settings: Mapping[str, Any], state: State, source: str) -> nn.Mod
     given = settings.get("config")
     if not isinstance(given, Mapping):
         raise FileFormatError(f"{source} does not say how its network is built: there is no config")
-    config = _checked_config(given, source)
+    task = settings.get("task", IMAGES)
+    if task not in TASKS:
+        raise FileFormatError(
+            f"{source} holds a network for {task!r:.100}, which this version of Outfield does not know"
+        )
+    config = _checked_config(given, source, task)
     transformers = library("transformers", extra="hf")
     with _building(config, [value.shape for value in state.values()], source):
         plain = copy.deepcopy(config)
         plain.pop("auto_map", None)
         made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
-        network: nn.Module = transformers.AutoModelForImageClassification.from_config(made, trust_remote_code=False)
+        network: nn.Module = getattr(transformers, f"AutoModelFor{task}").from_config(made, trust_remote_code=False)
     load_weights(network.float(), state, source)
     return network
 

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import as_ours, first_line
-from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.errors import FileFormatError, InputError, StorageError, as_ours, reason
 from outfield.extras import library
 from outfield.files import PathLike, make_folder, open_to_read, read_tensors, sha256_of
 from outfield.files import download_file as download
@@ -76,7 +75,7 @@ def _from_hub(config: Any) -> State:
     except (OSError, ValueError, RuntimeError) as error:
         # Of the hub's "not found" one kind says that the network failed, and is also one of the other.
         if not isinstance(error, errors.EntryNotFoundError) or isinstance(error, errors.LocalEntryNotFoundError):
-            raise StorageError(f"the weights {repository}/{file} cannot be downloaded: {first_line(error)}") from error
+            raise StorageError(f"the weights {repository}/{file} cannot be downloaded: {reason(error)}") from error
         path = None
     if isinstance(path, str):
         return read_tensors(path)[1]

@@ -130,17 +130,11 @@ MOBILE = {**CROPPED, "size": {"shortest_edge": 256}, "resample": 2, **STANDARD}
 # What the processors of image classifiers do where their file does not say
 KINDS: dict[str, dict[str, Any]] = {
     "ViT": {**SQUARE, "resample": 2, **STANDARD},
-    "DeiT": {**CROPPED, "size": {"height": 256, "width": 256}, **STANDARD},
-    "Beit": {**SQUARE, **STANDARD},
+    "DeiT": {**CROPPED, "size": {"height": 256, "width": 256}, **STANDARD}, "Beit": {**SQUARE, **STANDARD},
     "ConvNext": {"size": {"shortest_edge": 384}, "resample": 3, "crop_pct": 224 / 256, **STANDARD},
-    "CLIP": {**CROPPED, **CLIP},
-    "Pvt": {**SQUARE, **IMAGENET},
-    "Siglip": {**SQUARE, **STANDARD},
-    "Bit": {**CROPPED, **CLIP},
-    "MobileNetV1": MOBILE,
-    "MobileNetV2": MOBILE,
-    "Levit": {**CROPPED, **IMAGENET},
-}
+    "CLIP": {**CROPPED, **CLIP}, "Pvt": {**SQUARE, **IMAGENET}, "Siglip": {**SQUARE, **STANDARD},
+    "Bit": {**CROPPED, **CLIP}, "MobileNetV1": MOBILE, "MobileNetV2": MOBILE, "Levit": {**CROPPED, **IMAGENET},
+}  # fmt: skip
 # Of these a size that is one number is the shorter edge's; of the others, both edges'
 BY_SHORTER_EDGE = tuple(kind for kind, usual in KINDS.items() if "shortest_edge" in usual["size"])
 # Steps that a Preprocessing cannot say; most processors of classifiers have none of them

@@ -9,9 +9,7 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "paper": (
-            "COMPARED", "Claim", "FAILS", "HOLDS", "MARGIN", "PARTLY", "UNTESTED", "check_claims", "published_beside",
-        ),
+        "paper": ("COMPARED", "Claim", "FAILS", "HOLDS", "MARGIN", "PARTLY", "UNTESTED", "check_claims", "published_beside"),
         "plan": ("ROWS", "checked_fractions", "default_detectors", "detectors_from_text", "paper_detectors"),
         "protocol": ("AVERAGE", "LEVELS", "PROTOCOLS", "Protocol"),
         "provenance": ("commit_in_words", "version_of"),
@@ -21,7 +19,8 @@ __getattr__, __dir__, __all__ = door(
         "runs": ("benchmark_features", "run_benchmark"),
         "summary": (
             "Cell", "Columns", "Comparison", "Difference", "Printed", "PrintedTable", "Spread", "Summary", "compare",
-            "fraction_cells", "intervals", "level_columns", "paper_columns", "present", "published", "set_columns", "summarise",
+            "fraction_cells", "intervals", "level_columns", "paper_columns", "present", "published", "set_columns",
+            "summarise",
         ),
     },
 )  # fmt: skip

@@ -90,9 +90,8 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
         return tenth if tenth >= 2 * LEAST and any(one.uses_held_out for one in detectors) else 0
     require_number("held_out", wanted, least=0, whole=True)
     if wanted and not 2 * LEAST <= wanted <= test // 2:
-        raise InputError(
-            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the test set"
-        )
+        what = f"held_out is {wanted}"
+        raise InputError(f"{what}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the test set")
     return int(wanted)
 
 
@@ -157,9 +156,8 @@ def find_images(
     wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
     if isinstance(data, Mapping):
         if unknown := [part for part in data if part not in wanted]:
-            raise InputError(
-                f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
-            )
+            what = f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}"
+            raise InputError(f"{what}; with_ood adds one")
         absent = {part: part for part in wanted if part not in data}
         return {part: data[part] for part in wanted if part in data}, absent
     images: dict[str, ImageSource] = {}
@@ -220,10 +218,8 @@ def check_logits(backbones: Mapping[str, Backbone], detectors: Mapping[str, Dete
     needing = [name for name, one in detectors.items() if of_logits & {*one.needs_to_fit, *one.needs_to_score}]
     for name, backbone in backbones.items():
         if needing and getattr(backbone, "projects", False):
-            raise MissingFieldError(
-                f"{name} was trained without labels: it gives features and no logits, which {', '.join(needing)} need; name "
-                "detectors of features alone, such as --detector KNN --detector SSD"
-            )
+            what = f"{name} was trained without labels: it gives features, no logits, which {', '.join(needing)} need"
+            raise MissingFieldError(f"{what}; name detectors of features alone, such as --detector KNN --detector SSD")
 
 
 def notes_of(backbone: str | Backbone) -> dict[str, Any]:

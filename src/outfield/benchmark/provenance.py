@@ -30,12 +30,10 @@ def about_this_run(device: str = "auto") -> dict[str, Any]:
     """Commit, versions, machine, command and time, ready for JSON."""
     program, *rest = sys.argv or [""]
     return {
-        **commit(),
-        "versions": versions(),
-        "machine": machine(device),
+        **commit(), "versions": versions(), "machine": machine(device),
         "command": [Path(program).name, *(without_paths(word) for word in rest)],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    }  # fmt: skip
 
 
 def commit() -> dict[str, Any]:
@@ -93,12 +91,9 @@ def machine(device: str = "auto") -> dict[str, Any]:
     """Device in use, its name if it is a GPU, number of processors, system and architecture."""
     place = resolve_device(device)
     return {
-        "device": str(place),
-        "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
-        "cpus": os.cpu_count(),
-        "system": platform.system(),
-        "architecture": platform.machine(),
-    }
+        "device": str(place), "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
+        "cpus": os.cpu_count(), "system": platform.system(), "architecture": platform.machine(),
+    }  # fmt: skip
 
 
 def without_paths(value: Any) -> Any:

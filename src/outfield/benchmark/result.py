@@ -15,7 +15,7 @@ from outfield.benchmark.protocol import Protocol
 from outfield.config import require
 from outfield.detectors import Detector
 from outfield.energy import History
-from outfield.errors import FileFormatError
+from outfield.errors import MALFORMED, FileFormatError, as_ours
 from outfield.extras import library
 from outfield.features import FeatureSource
 from outfield.files import PathLike, read_record, write_record
@@ -271,17 +271,12 @@ def save_run(run: BenchmarkRun, path: PathLike) -> None:
     for number, layout in enumerate(run.layouts):
         tensors |= {f"view.{number}.{name}": value for name, value in layout.record().tensors.items()}
     header = {
-        "protocol": run.protocol.plain(),
-        "records": [asdict(record) for record in run.records],
+        "protocol": run.protocol.plain(), "records": [asdict(record) for record in run.records],
         "scores": [asdict(key) for key in run.scores],
         "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],
-        "views": [layout.record().header for layout in run.layouts],
-        "accuracies": run.accuracies,
-        "answers": list(run.wrong),
-        "provenance": run.provenance,
-        "classes": list(run.classes),
-        "low_data": [asdict(one) for one in run.low_data],
-    }
+        "views": [layout.record().header for layout in run.layouts], "accuracies": run.accuracies, "answers": list(run.wrong),
+        "provenance": run.provenance, "classes": list(run.classes), "low_data": [asdict(one) for one in run.low_data],
+    }  # fmt: skip
     write_record(path, "benchmark run", FileRecord(header, tensors))
 
 
@@ -294,7 +289,7 @@ def load_run(path: PathLike) -> BenchmarkRun:
     """
     found = read_record(path, "benchmark run", {"accuracies": dict, "provenance": dict})
     header = found.header
-    try:
+    with as_ours(f"{path} holds a run that this version of Outfield cannot read", FileFormatError, *MALFORMED):
         run = BenchmarkRun(Protocol(**header["protocol"]), [Result(**record) for record in header["records"]])
         for number, key in enumerate(header["scores"]):
             tensors = found.part(f"scores.{number}").tensors
@@ -307,5 +302,3 @@ def load_run(path: PathLike) -> BenchmarkRun:
         run.wrong = {name: found.tensors[f"wrong.{number}"].numpy() for number, name in answers}
         run.classes, run.low_data = tuple(header["classes"]), [LowData(**one) for one in header["low_data"]]
         return run
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -243,10 +243,8 @@ def _check_fields(
         for part, rows in sets.items():
             learns_from = (detector.field, *detector.needs_to_fit) if name in to_fit else ()
             if lacks := lacking(rows, learns_from if part == TRAIN else detector.needs_to_score):
-                raise MissingFieldError(
-                    f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or name other "
-                    "detectors (detectors=…, --detector on the command line)"
-                )
+                what = f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or name"
+                raise MissingFieldError(f"{what} other detectors (detectors=…, --detector on the command line)")
 
 
 def _about(rows: FeatureSource) -> dict[str, Any]:

@@ -8,17 +8,9 @@ __getattr__, __dir__, __all__ = door(
         "outliers": ("Outliers",),
         "pixels": ("Pixels", "check_share"),
         "recipe": (
-            "AUGMENTATIONS",
-            "Augmentation",
-            "CrossEntropy",
-            "LOSSES",
-            "LogitNorm",
-            "OUTLIERS",
-            "PadAndShift",
-            "Recipe",
-            "Recoloured",
-            "SimCLR",
+            "AUGMENTATIONS", "Augmentation", "CrossEntropy", "LOSSES", "LogitNorm", "OUTLIERS", "PadAndShift", "Recipe",
+            "Recoloured", "SimCLR",
         ),
         "training": ("Curve", "HeldOut", "TrainingCheckpoint", "classifier_for", "train_classifier"),
     },
-)
+)  # fmt: skip

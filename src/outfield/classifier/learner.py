@@ -87,9 +87,8 @@ class Learner:
             chosen = order[first * batch : min(steps, first + at_once) * batch]
             images = data.images[chosen].to(self.device, torch.float32)
             labels = data.labels[chosen].to(self.device)
-            copies = [
-                self.recipe.augmentation(images, size, generator).split(batch) for _ in range(self.recipe.loss.views)
-            ]
+            augment, views = self.recipe.augmentation, self.recipe.loss.views
+            copies = [augment(images, size, generator).split(batch) for _ in range(views)]
             for *same, known in zip(*copies, labels.split(batch), strict=True):
                 whole = torch.cat(same)
                 if self.outliers is not None:

@@ -49,9 +49,8 @@ class Outliers:
         good = isinstance(self.kinds, tuple | list) and len(self.kinds) > 0 and set(self.kinds) <= CHANGES.keys()
         require(good, "kinds", self.kinds, f"names of stand-ins, any of {', '.join(CHANGES)}")
         left = {kind.level for name, kind in KINDS.items() if name not in self.kinds}
-        require(
-            left == {"near", "far"}, "kinds", self.kinds, "such that a near and a far kind are left to choose detectors"
-        )
+        right = "such that a near and a far kind are left to choose detectors"
+        require(left == {"near", "far"}, "kinds", self.kinds, right)
         require_number("share", self.share, above=0, most=1)
         require_number("weight", self.weight, least=0)
         require_choice("form", self.form, ("uniform", "energy"))
@@ -69,9 +68,8 @@ class Outliers:
         """``count`` images made of a batch; those that are mixed are of different classes where no class has half of it."""
         n = len(images)
         by_class = labels.argsort(stable=True)
-        place = torch.randperm(n, device=images.device, generator=generator)[
-            torch.arange(count, device=images.device) % n
-        ]
+        order = torch.randperm(n, device=images.device, generator=generator)
+        place = order[torch.arange(count, device=images.device) % n]
         found = torch.empty_like(images[:1]).expand(count, *images.shape[1:]).clone()
         for first, name in enumerate(self.kinds):
             own = place[first :: len(self.kinds)]

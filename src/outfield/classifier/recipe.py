@@ -264,11 +264,9 @@ Loss = CrossEntropy | LogitNorm | SimCLR
 
 # What ``outfield train --loss NAME`` stands for: settings of the recipe
 LOSSES: dict[str, dict[str, str]] = {
-    "cross-entropy": {},
-    "smoothing": {"loss": '{"type": "CrossEntropy", "smoothing": 0.1}'},
-    "logitnorm": {"loss": "LogitNorm"},
-    "simclr": {"loss": "SimCLR", "augmentation": "Recoloured"},
-}
+    "cross-entropy": {}, "smoothing": {"loss": '{"type": "CrossEntropy", "smoothing": 0.1}'},
+    "logitnorm": {"loss": "LogitNorm"}, "simclr": {"loss": "SimCLR", "augmentation": "Recoloured"},
+}  # fmt: skip
 # What ``outfield train --outliers NAME`` stands for
 OUTLIERS: dict[str, dict[str, str]] = {"none": {}, "stand-ins": {"outliers": "Outliers"}}
 # What ``outfield train --augment NAME`` stands for

@@ -20,7 +20,7 @@ from outfield.classifier.learner import Learner
 from outfield.classifier.pixels import Pixels, split_off
 from outfield.classifier.recipe import Recipe
 from outfield.config import require, require_number, to_plain
-from outfield.errors import DivergenceError, FileFormatError, InputError
+from outfield.errors import DivergenceError, FileFormatError, InputError, as_ours
 from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
 from outfield.images import ImageSource, check_source
 from outfield.modes import resolve_device
@@ -95,14 +95,11 @@ class TrainedClassifier:
         """Write weights, architecture and where they come from to one file, atomically."""
         device = next(self.network.parameters()).device
         notes: dict[str, Any] = {
-            "recipe": to_plain(self.recipe),
-            "seed": self.seed,
+            "recipe": to_plain(self.recipe), "seed": self.seed,
             "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
-            "curve": asdict(self.curve),
-            "seconds": round(sum(self.curve.seconds), 1),
-            "torch": torch.__version__,
+            "curve": asdict(self.curve), "seconds": round(sum(self.curve.seconds), 1), "torch": torch.__version__,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        }
+        }  # fmt: skip
         if self.held_out is not None:
             notes["held_out"] = asdict(self.held_out)
         save_classifier(path, self.classifier, self.network.state_dict(), notes)
@@ -279,11 +276,9 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
     if other:
         what = f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)})"
         raise InputError(f"{what}; remove it or name another checkpoint")
-    try:
+    with as_ours(f"{checkpoint.path} cannot be continued", FileFormatError, KeyError, RuntimeError):
         learner.load_state(tensors)
         return Curve(*(header["curve"][name] for name in vars(Curve())))
-    except (KeyError, RuntimeError) as error:
-        raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error
 
 
 def _difference(name: str, theirs: Any, mine: Any) -> str:

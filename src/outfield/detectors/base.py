@@ -34,6 +34,7 @@ from outfield.errors import (
     NotFittedError,
     OutfieldError,
     OutfieldWarning,
+    as_ours,
 )
 from outfield.features import (
     FIELDS,
@@ -62,11 +63,8 @@ LARGEST = torch.finfo(torch.float32).max
 
 # what the header of a detector's file holds
 ENTRIES: dict[str, type | tuple[type, ...]] = {
-    "detector": str,
-    "settings": dict,
-    "width": (int, NoneType),
-    "notes": dict,
-}
+    "detector": str, "settings": dict, "width": (int, NoneType), "notes": dict,
+}  # fmt: skip
 
 Batch = dict[str, Tensor]
 Make = Callable[[Tensor], Tensor]
@@ -324,20 +322,16 @@ class Detector(ABC):
     def _check_columns(self, data: FeatureSource, name: str, fitted: int | None) -> None:
         width = data.shapes[name][1]
         if fitted is not None and width != fitted:
-            raise InputError(
-                f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}; "
-                "use what the same backbone gave"
-            )
+            what = f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}"
+            raise InputError(f"{what}; use what the same backbone gave")
 
     def _check_about(self, data: FeatureSource) -> None:
         """Refuse rows of another network, stage or view, as far as both sides name theirs."""
         for name, text in self._about.items():
             here = data.about.get(name, text)
             if not agree(name, here, text):
-                raise InputError(
-                    f"{name} is {here!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
-                    "extract both in the same way, from the same network"
-                )
+                what = f"{name} is {here!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted"
+                raise InputError(f"{what}; extract both in the same way, from the same network")
 
     @abstractmethod
     def _fit(self, train: FeatureSet) -> None:
@@ -395,11 +389,9 @@ class Detector(ABC):
             float16 = half
         record = self.record()
         if float16:
-            try:
+            with as_ours(f"this {type(self).__name__} cannot be saved in half precision", InputError, OutfieldError):
                 record = record.narrowed()
                 self.from_record(record)
-            except OutfieldError as error:
-                raise InputError(f"this {type(self).__name__} cannot be saved in half precision: {error}") from error
         header = {**record.header, "outfield": __version__}
         write_record(path, "detector", Record(header, record.tensors), once=True)
 
@@ -480,19 +472,15 @@ def load(path: PathLike) -> Detector:
     """
     with own_modes(torch.device("cpu")):
         record = read_record(path, "detector", ENTRIES)
-        try:
+        with as_ours(f"{path} holds a detector that Outfield cannot build", FileFormatError, Exception, OutfieldError):
             return Detector.from_record(record)
-        except Exception as error:  # whatever somebody's own class makes of such a file, it is the file that is wrong
-            raise FileFormatError(f"{path} holds a detector that Outfield cannot build: {error}") from error
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
     """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class."""
     if not isinstance(data, FeatureSource):
-        raise InputError(
-            f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
-            "or open a file, open_features(path)"
-        )
+        what = f"{what} takes an outfield.FeatureSet, not {type(data).__name__}"
+        raise InputError(f"{what}; wrap it, FeatureSet(features), or open a file, open_features(path)")
     missing = lacking(data, needs)
     if missing:
         source, name = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data), missing[0]

@@ -307,14 +307,10 @@ class EnergyCorrected(LearnedEnergy):
             seed: of weights, batches and chains.
         """
         return cls(
-            MixturePrior(floor=1e-6),
-            prior_temperature,
-            MLP(hidden=128, depth=2, slope=0.2),
-            1.0,
+            MixturePrior(floor=1e-6), prior_temperature, MLP(hidden=128, depth=2, slope=0.2), 1.0,
             Langevin(steps=1, step_size=(1.1e-5, 1.1e-5), noise_std=(2.75e-3, 2.75e-3)),
-            Training(epochs=5, learning_rate=3e-4, start="mixed", average=2),
-            seed=seed,
-        )
+            Training(epochs=5, learning_rate=3e-4, start="mixed", average=2), seed=seed,
+        )  # fmt: skip
 
     @property
     def prior_(self) -> Prior:

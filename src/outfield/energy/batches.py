@@ -18,9 +18,9 @@ from torch import Tensor
 
 from outfield.config import require_choice
 from outfield.energy.chains import PROJECTIONS
-from outfield.errors import OutfieldError, StorageError
+from outfield.errors import OutfieldError, StorageError, as_ours, reason
 from outfield.features import FeatureSet, FeatureSource, normalise
-from outfield.files import Fingerprint, reason
+from outfield.files import Fingerprint
 from outfield.modes import limited_worker
 
 ROWS_AT_ONCE = 8192
@@ -102,10 +102,8 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
         yield RowsOnDisk(data, device)
     else:
         with contextlib.ExitStack() as stack:
-            try:
+            with as_ours("no temporary file could be made", StorageError, OSError, after=f"; {WAYS_OUT}"):
                 file = stack.enter_context(tempfile.TemporaryFile())
-            except OSError as error:
-                raise StorageError(f"no temporary file could be made: {reason(error)}; {WAYS_OUT}") from error
             yield _CopiedRows(data, device, file)
 
 

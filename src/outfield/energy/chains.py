@@ -129,9 +129,8 @@ def run_chains(
         raise InputError(f"start must be a floating tensor (chains, dimensions), not empty; got {kind_of(start)}")
     if not bool(torch.isfinite(start).all()):
         raise InputError("start has entries that are not finite; chains cannot begin there")
-    require(
-        hasattr(sampler, "begin") and hasattr(sampler, "move"), "sampler", sampler, "one such as outfield.Langevin()"
-    )
+    good = hasattr(sampler, "begin") and hasattr(sampler, "move")
+    require(good, "sampler", sampler, "one such as outfield.Langevin()")
     if generator is None:
         generator = torch.Generator(start.device).manual_seed(0)
     with own_modes(start.device):
@@ -265,9 +264,8 @@ class MetropolisLangevin(Adjusted):
     ) -> tuple[Evaluated, Tensor]:
         step_size = linear(self.step_size, t, self.steps)
         noise = random.normal(state.z)
-        proposal = Evaluated.at(
-            project(langevin_step(state.z, state.grad, step_size, math.sqrt(2 * step_size), noise)), energy
-        )
+        moved = langevin_step(state.z, state.grad, step_size, math.sqrt(2 * step_size), noise)
+        proposal = Evaluated.at(project(moved), energy)
 
         def log_density(to: Tensor, at: Evaluated) -> Tensor:
             """Of proposing ``to`` from ``at``, up to a constant (N,)."""
@@ -321,9 +319,8 @@ class HamiltonianMonteCarlo(Adjusted):
 def _metropolis(state: Evaluated, proposal: Evaluated, log_ratio: Tensor, random: Random) -> tuple[Evaluated, Tensor]:
     """Keep each proposal with probability min(1, exp(log_ratio)) (N,); a ratio that is not a number refuses it."""
     taken = random.uniform(state.z).log() < log_ratio
-    z, grad = (
-        torch.where(taken[:, None], new, old) for new, old in ((proposal.z, state.z), (proposal.grad, state.grad))
-    )
+    pairs = (proposal.z, state.z), (proposal.grad, state.grad)
+    z, grad = (torch.where(taken[:, None], new, old) for new, old in pairs)
     return Evaluated(z, torch.where(taken, proposal.energy, state.energy), grad), taken
 
 

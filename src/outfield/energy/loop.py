@@ -166,14 +166,12 @@ class Run:
         """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON."""
         first = self.models[0]
         settings = {
-            "training": to_plain(self.training),
-            "sampler": to_plain(self.sampler),
+            "training": to_plain(self.training), "sampler": to_plain(self.sampler),
             "projection": getattr(self.project, "__name__", type(self.project).__name__),
             "seeds": [int(seed) for seed in self.seeds],
             "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
-            **{name: to_plain(getattr(first, name)) for name in SHARED},
-            "device": self.z.device.type,
-        }
+            **{name: to_plain(getattr(first, name)) for name in SHARED}, "device": self.z.device.type,
+        }  # fmt: skip
         more = dict(checkpoint.identity)
         settings |= more.pop("settings", {})
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
@@ -251,18 +249,14 @@ class Keeper:
             return
         header, tensors = read_record(self.path, "Checkpoint")
         if header.get("version") != VERSION:
-            raise FileFormatError(
-                f"the checkpoint {self.path} was written by another version of Outfield and cannot be used; "
-                "delete it or name another file to start afresh"
-            )
+            what = f"the checkpoint {self.path} was written by another version of Outfield and cannot be used"
+            raise FileFormatError(f"{what}; delete it or name another file to start afresh")
         for key, value in self.identity.items():
             there = header["identity"].get(key)
             if there != value:
                 what = ", ".join(differences(there, value)) if isinstance(value, dict) else ""
-                raise InputError(
-                    f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}; "
-                    "delete it or name another file to start afresh"
-                )
+                what = f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}"
+                raise InputError(f"{what}; delete it or name another file to start afresh")
         self.run.take(header, tensors)
 
     def after_step(self, over: bool) -> None:

@@ -156,9 +156,8 @@ class ClassStatistics:
         delta = means_b - means_a
         share = counts_b / total
         both = (counts_a * share)[:, None] * delta
-        return ClassStatistics(
-            classes, total, means_a + share[:, None] * delta, self.scatter + other.scatter + both.T @ delta
-        )
+        scatter = self.scatter + other.scatter + both.T @ delta
+        return ClassStatistics(classes, total, means_a + share[:, None] * delta, scatter)
 
     def _on(self, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Counts and means laid out for a superset of this batch's classes (0 where a class is absent)."""
@@ -186,11 +185,8 @@ class _Sums:
         found, index = labels.to(z.device).unique(return_inverse=True)
         if self.empty:  # tables without a class, on the device of z
             self.classes, self.counts, self.points, self.totals = (
-                found[:0],
-                z.new_zeros(0),
-                z[:0].clone(),
-                z[:0].clone(),
-            )
+                found[:0], z.new_zeros(0), z[:0].clone(), z[:0].clone(),
+            )  # fmt: skip
             self.squares, self.empty = z.new_zeros(z.shape[1], z.shape[1]), False
         if z.shape[1] != (width := self.totals.shape[1]):
             raise InputError(f"rows have {z.shape[1]} columns, but rows before them {width}; they must agree")

@@ -10,13 +10,11 @@ __getattr__, __dir__, __all__ = door(
         "formats": ("columns_by_field", "split_source", "values_of"),
         "head": ("HEAD", "HEAD_FIELDS", "has_head", "head_of"),
         "set": ("FeatureSet",),
-        "source": (
-            "NETWORK", "FeatureSource", "Part", "Wrapped", "agree", "checked_about", "network_text", "normalise",
-        ),
+        "source": ("NETWORK", "FeatureSource", "Part", "Wrapped", "agree", "checked_about", "network_text", "normalise"),
         "split": ("copies_of", "split_rows", "stratified_rows"),
         "stand_ins": ("feature_stand_ins",),
         "stream": ("FeatureStream", "open_features", "open_or_read"),
-        "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "rows_of"),
+        "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "array_of", "as_texts", "cells_of", "is_missing", "rows_of"),
         "table_files": (
             "TABLE_ENDINGS", "arrow", "csv_text", "named_columns", "parquet_file", "read_column", "read_table", "readable",
             "whole_parquet", "write_columns",

@@ -6,6 +6,10 @@ from outfield.features.columns import Column as Column
 from outfield.features.columns import NUMBER as NUMBER
 from outfield.features.columns import TEXT as TEXT
 from outfield.features.columns import TRUTH as TRUTH
+from outfield.features.columns import array_of as array_of
+from outfield.features.columns import as_texts as as_texts
+from outfield.features.columns import cells_of as cells_of
+from outfield.features.columns import is_missing as is_missing
 from outfield.features.columns import rows_of as rows_of
 from outfield.features.fields import FIELDS as FIELDS
 from outfield.features.fields import MOST_STAGES as MOST_STAGES
@@ -71,7 +75,10 @@ __all__ = [
     "TablePreprocessing",
     "Wrapped",
     "agree",
+    "array_of",
     "arrow",
+    "as_texts",
+    "cells_of",
     "checked_about",
     "clustered",
     "columns_by_field",
@@ -80,6 +87,7 @@ __all__ = [
     "feature_stand_ins",
     "has_head",
     "head_of",
+    "is_missing",
     "made_by",
     "named_columns",
     "network_text",

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features.fields import FIELDS, Field, agreed_sizes
 from outfield.features.source import NAME_CODING, checked_about
 from outfield.features.table_files import arrow, csv_header, opened, whole_csv
@@ -103,10 +103,8 @@ def find(path: Path, part: str | None, file: io.FileIO | None = None) -> tuple[P
     for name in fields:
         arrays[name].check_objects()
     names = {name: arrays[name] for name in ARRAYS if name in arrays and part is None}
-    try:
+    with as_ours(str(path), FileFormatError, InputError):
         about = checked_about(None if header is None else header.get("about"))
-    except InputError as error:
-        raise FileFormatError(f"{path}: {error}") from error
     return {field: arrays[name] for name, field in fields.items()}, about, names
 
 
@@ -121,10 +119,8 @@ def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, 
     if set(names) - set(FIELDS) or "features" not in names:
         shown = ", ".join(names[:6]) or "nothing"
         first, *others = FIELDS
-        raise FileFormatError(
-            f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}; expected {first} and any of "
-            f"{', '.join(others)}{hint}"
-        )
+        what = f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}"
+        raise FileFormatError(f"{what}; expected {first} and any of {', '.join(others)}{hint}")
     return {name: name for name in names}
 
 
@@ -192,10 +188,8 @@ def _meant(path: Path, column: str) -> tuple[Field, int | None]:
             return field, None
         if not single and stem == field.column and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
             return field, int(number)
-    raise FileFormatError(
-        f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their own becomes "
-        "features by FeatureSet.from_frame, and a guard by outfield guard rows"
-    )
+    what = f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their"
+    raise FileFormatError(f"{what} own becomes features by FeatureSet.from_frame, and a guard by outfield guard rows")
 
 
 def _expected() -> str:

@@ -46,10 +46,8 @@ def head_of(source: FeatureSource) -> Head:
         weight = weight.double().cpu()
         return Head(weight, weight.new_zeros(len(weight)) if bias is None else bias.double().cpu())
     if not has_head(source):
-        raise MissingFieldError(
-            "the classifier's last layer is needed: give head_weight and head_bias, or logits to recover it from, as "
-            "FeatureSet(features, logits=...) or open_features(path, logits='logits.npy')"
-        )
+        what = "the classifier's last layer is needed: give head_weight and head_bias, or logits to recover it from, as"
+        raise MissingFieldError(f"{what} FeatureSet(features, logits=...) or open_features(path, logits='logits.npy')")
     return _recovered(source)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.source import FeatureSource, Rows, Seen, checked_about, checked_names, common_about
@@ -125,10 +125,8 @@ class FeatureSet(FeatureSource):
         chosen = rows if isinstance(rows, slice) else as_tensor("the choice of rows", rows).numpy()
         if isinstance(chosen, np.ndarray) and chosen.ndim != 1:
             raise InputError(f"rows are a slice or a vector of integers or bools, not {rows!r:.60}; one row is [i:i+1]")
-        try:
+        with as_ours(f"these rows cannot be taken from {len(self)}", InputError, IndexError, TypeError, ValueError):
             numbers = np.arange(len(self))[chosen]
-        except (IndexError, TypeError, ValueError) as error:
-            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
         forward = isinstance(rows, slice) and (rows.step is None or rows.step > 0)
         # A slice shares the memory, but torch takes only those that go forward.
         index = rows if forward else torch.from_numpy(numbers.copy())

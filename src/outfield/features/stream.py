@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.formats import unpacked
@@ -101,10 +101,8 @@ class FeatureStream(FeatureSource):
     @cached_property
     def names(self) -> tuple[str, ...] | None:
         found = unpacked(self._stamps[0].path, {name: array.read() for name, array in self._names.items()})
-        try:
+        with as_ours(str(self._stamps[0].path), FileFormatError, InputError):
             return checked_names(found, len(self))
-        except InputError as error:
-            raise FileFormatError(f"{self._stamps[0].path}: {error}") from error
 
     def __repr__(self) -> str:
         others = "".join(f", {name}" for name in self._shapes if name != "features")

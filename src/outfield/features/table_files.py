@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.extras import library
 from outfield.features.columns import NUMBER, TEXT, array_of, levels_as_texts
 from outfield.files import (
@@ -52,14 +52,9 @@ def arrow() -> Any:
 @contextmanager
 def opened(stamp: Stamp) -> Iterator[BinaryIO]:
     """A table's file, to be read by pyarrow, of which every error becomes one of ours."""
-    with io.BufferedReader(stamp.open()) as file:
-        try:
-            yield file
-        except OutfieldError:
-            raise
-        except Exception as error:  # a damaged file leads to errors of many kinds
-            reason = str(error).strip().partition("\n")[0]
-            raise FileFormatError(f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}: {reason:.300}") from error
+    wrong = f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}"
+    with io.BufferedReader(stamp.open()) as file, as_ours(wrong):
+        yield file
 
 
 def parquet_file(file: Any) -> Any:
@@ -91,8 +86,7 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
     module = arrow().csv
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
-    block = BLOCK
-    _check_quotes(path, file)
+    block, parse.newlines_in_values = BLOCK, _has_quotes(path, file)
     while True:
         file.seek(0)
         read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
@@ -106,15 +100,16 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
         block = min(16 * block, LARGEST_BLOCK)
 
 
-def _check_quotes(path: Path, file: BinaryIO) -> None:
-    """Refuse a file that ends within quotes, whose last cell may have been cut off."""
+def _has_quotes(path: Path, file: BinaryIO) -> bool:
+    """Whether cells are quoted; refuses a file that ends within quotes, whose last cell may have been cut off."""
     file.seek(0)
-    if sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b"")) % 2:
+    if (count := sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b""))) % 2:
         try:
             deque(csv.reader(_lines(path), strict=True), maxlen=0)
         except csv.Error as error:
             if "end of data" in str(error):
                 raise FileFormatError(f"{path} ends within a quoted cell; close the quote") from error
+    return count > 0
 
 
 def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
+from outfield.errors import MALFORMED, FileFormatError, InputError, OutfieldError, OutfieldWarning, as_ours
 from outfield.features.columns import (
     SHOWN,
     TEXT,
@@ -209,10 +209,8 @@ class TablePreprocessing:
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            raise InputError(
-                f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown, or ignore it: "
-                "--ignore-extra, in Python ignore_extra=True at the fit"
-            )
+            what = f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown"
+            raise InputError(f"{what}, or ignore it: --ignore-extra, in Python ignore_extra=True at the fit")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -241,11 +239,9 @@ class TablePreprocessing:
         Raises:
             FileFormatError: It is something else.
         """
-        try:
+        with as_ours("this is no preprocessing of a table", FileFormatError, *MALFORMED):
             columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}) for own in said["columns"])
             return cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
 
     def save(self, path: PathLike) -> None:
         """Write to a ``.safetensors`` file, atomically.
@@ -306,10 +302,8 @@ def _check_names(setting: str, names: Any) -> None:
 def _refuse_nameless(names: Sequence[str]) -> None:
     """Refuse the numbers of rows, which pandas writes as a column without a name."""
     if any(re.fullmatch(NAMELESS, name) for name in names):
-        raise InputError(
-            "a column has no name: is it the index of a frame? Leave it out (frame.to_csv(path, index=False)), or name the "
-            "columns to take: columns=[…], --columns"
-        )
+        what = "a column has no name: is it the index of a frame? Leave it out (frame.to_csv(path"
+        raise InputError(f"{what}, index=False)), or name the columns to take: columns=[…], --columns")
 
 
 def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:

@@ -12,8 +12,8 @@ __getattr__, __dir__, __all__ = door(
         "checks": ("as_tensor", "check_dtype", "class_labels", "finite_floats", "whole_numbers"),
         "download": ("download_file", "sha256_of"),
         "paths": (
-            "PathLike", "SCRATCH_NAME", "as_path", "check_output", "check_readable", "csv_cell", "make_folder", "new_file", "open_to_read",
-            "reason", "write_atomically", "write_bytes", "write_new", "write_npz",
+            "PathLike", "SCRATCH_NAME", "as_path", "check_output", "check_readable", "csv_cell", "make_folder", "new_file",
+            "open_to_read", "write_atomically", "write_bytes", "write_new", "write_npz",
         ),
         "record": ("RECORD_ENDINGS", "Record", "find_record", "kind_of", "read_record", "tensors_under", "write_record"),
     },

@@ -27,7 +27,6 @@ from outfield.files.paths import csv_cell as csv_cell
 from outfield.files.paths import make_folder as make_folder
 from outfield.files.paths import new_file as new_file
 from outfield.files.paths import open_to_read as open_to_read
-from outfield.files.paths import reason as reason
 from outfield.files.paths import write_atomically as write_atomically
 from outfield.files.paths import write_bytes as write_bytes
 from outfield.files.paths import write_new as write_new
@@ -71,7 +70,6 @@ __all__ = [
     "read_npz",
     "read_record",
     "read_tensors",
-    "reason",
     "sha256_of",
     "tensors_under",
     "whole_numbers",

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
-from outfield.files.paths import PathLike, as_path, open_to_read, reason, using
+from outfield.errors import FileFormatError, InputError, StorageError, as_ours
+from outfield.files.paths import PathLike, as_path, open_to_read, using
 
 DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool,
@@ -299,14 +299,8 @@ def _room(size: int) -> np.ndarray:
 @contextlib.contextmanager
 def read_errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
     """Turn what libraries raise of a broken file into a :class:`FileFormatError`."""
-    try:
+    with as_ours(f"{path} is truncated, or is not {what}"), as_ours(f"cannot read {path}", StorageError, OSError):
         yield
-    except OutfieldError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {reason(error)}") from error
-    except Exception as error:
-        raise FileFormatError(f"{path} is truncated, or is not {what} ({error})") from error
 
 
 class ArrayFile(NamedTuple):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import urllib.request
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from outfield.errors import FileFormatError, StorageError
-from outfield.files.paths import PathLike, open_to_read, reason, write_atomically
+from outfield.errors import FileFormatError, StorageError, as_ours
+from outfield.files.paths import PathLike, open_to_read, write_atomically
 from outfield.progress import bar
 
 LEAST, WHOLE = 8, 64  # Digits of a SHA-256 that must be known at least, and all; with fewer the connection must be safe
@@ -25,11 +24,8 @@ def download_file(url: str, path: PathLike, sha256: str) -> None:
 
     def write(file: BinaryIO) -> None:
         request = urllib.request.Request(url, headers={"User-Agent": "outfield"})
-        try:
-            with opener.open(request, timeout=SECONDS) as answer:
-                digest = _copy(answer, file, url)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise StorageError(f"cannot download {url}: {error or type(error).__name__}") from error
+        with as_ours(f"cannot download {url}", StorageError), opener.open(request, timeout=SECONDS) as answer:
+            digest = _copy(answer, file, url)
         if not digest.startswith(sha256):
             raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest}, not {sha256}")
 
@@ -38,11 +34,8 @@ def download_file(url: str, path: PathLike, sha256: str) -> None:
 
 def sha256_of(path: PathLike) -> str:
     """The SHA-256 of a file in hexadecimal digits."""
-    with open_to_read(path) as file:
-        try:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {reason(error)}") from error
+    with open_to_read(path) as file, as_ours(f"cannot read {path}", StorageError, OSError):
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_address(url: str, sha256: str) -> None:

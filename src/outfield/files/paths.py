@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, StorageError, as_ours, reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,13 +64,11 @@ def check_output(path: PathLike, endings: Sequence[str] | None = None, name: str
 
 def resolved(path: Path) -> Path:
     """Where a file is written: a link stays a link, and its target is replaced."""
-    try:
+    with as_ours(f"cannot write {path}", StorageError, OSError, RuntimeError):  # RuntimeError: a loop of links
         target = path.resolve()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if not stat.S_ISREG(target.stat().st_mode):
                 raise FileExistsError("it is there and is not an ordinary file")
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise StorageError(f"cannot write {path}: {reason(error)}") from error
     return target
 
 
@@ -104,15 +102,8 @@ def using(path: PathLike, file: io.FileIO | None) -> contextlib.AbstractContextM
 def make_folder(path: PathLike) -> None:
     """Make a folder and its parents, unless they are there."""
     folder = as_path(path)
-    try:
+    with as_ours(f"cannot make the folder {folder}", StorageError, OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {folder}: {reason(error)}") from error
-
-
-def reason(error: Exception) -> str:
-    """What a system's error says, without its number."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _hint(path: Path) -> str:
@@ -190,13 +181,9 @@ def new_file(path: Path, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
             ours = SCRATCH_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             if ours and time.time() - entry.stat().st_mtime > A_DAY:
                 os.unlink(entry.path)
-    try:
+    with as_ours(f"cannot write {path}", StorageError, OSError, after="; nothing was changed"):
         try:
             with open(name, "x+b") as file:
                 yield file, name
         finally:
             name.unlink(missing_ok=True)
-    except OutfieldError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {reason(error)}; nothing was changed") from error

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
 from outfield.files.arrays import (
     DTYPES,
     HEADER_MEMBER,
@@ -191,9 +191,8 @@ def find_record(
     odd = ", ".join(sorted(set(arrays) ^ set(digests)))
     if odd:
         raise FileFormatError(f"{path} was changed after it was written: {odd:.200} was added or taken away")
-    proved = {
-        name: replace(array, proof=Proof(digests[name], partial(_begun, array))) for name, array in arrays.items()
-    }
+    proofs = {name: Proof(digests[name], partial(_begun, array)) for name, array in arrays.items()}
+    proved = {name: replace(array, proof=proofs[name]) for name, array in arrays.items()}
     return {name: value for name, value in header.items() if name not in ("format", "kind")}, proved
 
 
@@ -212,11 +211,9 @@ def _begun(array: StoredArray) -> Fingerprint:
 
 def _parsed(path: PathLike, text: str) -> dict[str, Any]:
     """The header of a file, proved."""
-    try:
+    with as_ours(f"{path} has a broken Outfield header", FileFormatError, *MALFORMED):
         body = json.loads(text)
         written, version = body.pop("sha256"), body["format"]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(f"{path} has a broken Outfield header ({error!r:.100})") from error
     if version != FORMAT:
         raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
     check_digest(path, written, _digest(body), "its header")

@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = door(
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
         "review": ("ReviewFolder", "classes_of"),
+        "texts": ("Texts",),
         "verdict": (
             "BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
             "as_json_lines", "write_verdicts",

@@ -18,6 +18,7 @@ from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader
 from outfield.guard.review import ReviewFolder as ReviewFolder
 from outfield.guard.review import classes_of as classes_of
+from outfield.guard.texts import Texts as Texts
 from outfield.guard.verdict import BoxVerdict as BoxVerdict
 from outfield.guard.verdict import COLUMNS as COLUMNS
 from outfield.guard.verdict import ImageVerdict as ImageVerdict
@@ -45,6 +46,7 @@ __all__ = [
     "RowGuard",
     "RowWhy",
     "TableReader",
+    "Texts",
     "VERDICT_ENDINGS",
     "Verdict",
     "Verdicts",

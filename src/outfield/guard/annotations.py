@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors import Rows
-from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError, as_ours
 from outfield.features import FeatureSet, stratified_rows
 from outfield.files import PathLike, as_path, open_to_read
 from outfield.guard.boxes import Boxes, floats
@@ -52,18 +52,15 @@ def _voc(path: Path) -> Iterator[Annotated]:
     if not path.is_dir():
         names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not names:
-        raise StorageError(
-            f"{path} has no annotated images: Annotations/*.xml of Pascal VOC, or give a JSON file of COCO"
-        )
+        what = f"{path} has no annotated images: Annotations/*.xml of Pascal VOC"
+        raise StorageError(f"{what}, or give a JSON file of COCO")
     images = {one.stem: one for one in sorted((root / "JPEGImages").glob("*"))}
     for name in names:
         file = root / "Annotations" / f"{name}.xml"
-        try:
+        with as_ours(f"{file} is no annotation of Pascal VOC", FileFormatError, ElementTree.ParseError, ValueError):
             with open_to_read(file) as opened:
                 objects = [*ElementTree.parse(opened).iter("object")]
             boxes = [[float(one.findtext(f"bndbox/{end}", "")) for end in ENDS] for one in objects]
-        except (ElementTree.ParseError, ValueError) as error:
-            raise FileFormatError(f"{file} is no annotation of Pascal VOC: {error}") from error
         yield (
             images.get(name, root / "JPEGImages" / f"{name}.jpg"),
             boxes,
@@ -73,7 +70,7 @@ def _voc(path: Path) -> Iterator[Annotated]:
 
 def _coco(path: Path) -> Iterator[Annotated]:
     """A JSON file of COCO; images lie beside it or in images/."""
-    try:
+    with as_ours(f"{path} is no file of COCO's annotations", FileFormatError, ValueError, KeyError, TypeError):
         with open_to_read(path) as opened:
             said = json.loads(opened.read())
         names = {one["id"]: one["name"] for one in said["categories"]}
@@ -83,8 +80,6 @@ def _coco(path: Path) -> Iterator[Annotated]:
             if not one.get("iscrowd"):
                 of[one["image_id"]].append(([left, top, left + width, top + height], names[one["category_id"]]))
         files = {one["id"]: Path(one["file_name"]) for one in said["images"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is no file of COCO's annotations: {error!r:.100}") from error
     for number, file in files.items():
         beside = path.parent / file
         found = beside if beside.exists() else path.parent / "images" / file
@@ -97,10 +92,7 @@ class BoxPlan(ImagePlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plain = ImagePlan()
-        for name in ("threshold", "accuracy", "views", "precision", "float16"):
-            if getattr(self, name) != getattr(plain, name):
-                raise InputError(f"{name} is {getattr(self, name)!r}, which a guard of boxes cannot have; leave it out")
+        self.refuse(("threshold", "accuracy", "views", "precision", "float16"), "boxes")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""
@@ -117,9 +109,8 @@ class BoxPlan(ImagePlan):
             first = stratified_rows(len(held), count, seed=self.seed + 1, copies=image).numpy()
         if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
             found = counted(len(held), "held-out box")
-            raise TooFewSamplesError(
-                f"found {found} that match annotated ones; at least {least} are needed, of several images"
-            )
+            what = f"found {found} that match annotated ones"
+            raise TooFewSamplesError(f"{what}; at least {least} are needed, of several images")
         taken = self.to_train(train.labels, len(train), "boxes")
         choose: Any = held[first] if first.any() else None
         rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
@@ -163,9 +154,8 @@ def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
     if not boxes.names and any(isinstance(one, str) for one in given):
-        raise InputError(
-            f"annotated boxes have names such as {given[0]!r:.60}; say what the labels are: Boxes(…, names=…)"
-        )
+        what = f"annotated boxes have names such as {given[0]!r:.60}"
+        raise InputError(f"{what}; say what the labels are: Boxes(…, names=…)")
     place = {name: index for index, name in enumerate(boxes.names)}
     classes = torch.tensor([place.get(one, -1) if isinstance(one, str) else int(one) - boxes.first for one in given])
     return found[classes >= 0], classes[classes >= 0]

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 
 from outfield.backbone import evaluation_mode, load_weights
 from outfield.config import require_choice, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError, as_ours
 from outfield.extras import library
-from outfield.features import NETWORK, FeatureSet, network_text
+from outfield.features import NETWORK, FeatureSet, network_text, spaces
 from outfield.files import PathLike, Record, fingerprint, read_tensors
 from outfield.guard.inputs import Given, as_given, gives_images, portions
 from outfield.guard.readers import Batch, Reader
@@ -29,7 +29,8 @@ from outfield.percent import counted
 
 Detect = Callable[[list[Tensor]], Sequence[Mapping[str, Any]]]
 GIVEN = ("boxes", "labels", "scores", "features")
-"""What an object detector gives for an image, and ``logits`` if it has them."""
+MORE = ("logits", *spaces()[1:])
+"""What an object detector gives for an image, and what of it may be there besides."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 PLAIN = (bool, int, float, str, tuple, list)
 
@@ -50,7 +51,7 @@ class Boxes(Reader):
         network: a detection model of torchvision with pooled features (Faster R-CNN, and those made of it), or any callable that
             takes images, a list of tensors (3, H, W) of floats in [0, 1], and gives for each a mapping: ``boxes`` (n, 4), left,
             top, right and bottom in pixels, ``labels`` (n,), ``scores`` (n,), ``features`` (n, D) and, where it has them,
-            ``logits`` (n, classes). Or a text, ``torchvision:NAME@WEIGHTS.safetensors``.
+            ``logits`` (n, classes) and an earlier layer's ``stage2`` (n, D2). Or a text, ``torchvision:NAME@FILE.safetensors``.
         names: of the classes. Labels of torchvision's models count them from 1, since 0 is the background, which may be
             named, too; those of a callable count from 0.
         score: boxes of less confidence are left out.
@@ -102,18 +103,15 @@ class Boxes(Reader):
             pooled = _Pooled(network)
             self.detect, self.first, classes = pooled, 1, pooled.classes
         elif not callable(network) or type(network).__module__.startswith("torchvision.models.detection"):
-            raise InputError(
-                f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision, or a callable that "
-                f"gives {', '.join(GIVEN)} for each image"
-            )
+            what = f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision"
+            raise InputError(f"{what}, or a callable that gives {', '.join(GIVEN)} for each image")
         names = tuple(names)
         names = names[1:] if classes is not None and len(names) == classes + 1 else names
         if classes is not None and names and len(names) != classes:
-            raise InputError(
-                f"there are {counted(len(names), 'name')}, but the network has {counted(classes, 'class')}"
-            )
+            what = f"there are {counted(len(names), 'name')}"
+            raise InputError(f"{what}, but the network has {counted(classes, 'class')}")
         super().__init__(names)
-        self.fingerprint = _fingerprint(network)
+        self.fingerprint = network_fingerprint(network)
         first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
         self.device = torch.device("cpu") if first is None else first.device
 
@@ -128,7 +126,7 @@ class Boxes(Reader):
         if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
             given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
             raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
-        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, "logits") if name in one}
+        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
         count = len(fields["boxes"])
         wrong = {name: tuple(value.shape) for name, value in fields.items() if len(value) != count}
         if wrong or (count and fields["boxes"].shape != (count, 4)):
@@ -140,13 +138,10 @@ class Boxes(Reader):
         order = scores.masked_fill(~good, -1).argsort(descending=True, stable=True)[: min(int(good.sum()), self.most)]
         boxes, classes, scores = boxes[order], fields["labels"].long()[order] - self.first, scores[order]
         if len(order) and self.names and not 0 <= int(classes.min()) <= int(classes.max()) < len(self.names):
-            raise InputError(
-                f"the object detector gives the label {int(classes.max()) + self.first}; names are {self.names}"
-            )
+            what = f"the object detector gives the label {int(classes.max()) + self.first}"
+            raise InputError(f"{what}; names are {self.names}")
         about = {NETWORK: network_text(self.name, self.fingerprint or "")}
-        rows: dict[str, Tensor] = {
-            name: fields[name][order].float() for name in fields if name in ("features", "logits")
-        }
+        rows: dict[str, Tensor] = {name: fields[name][order].float() for name in fields if name in ("features", *MORE)}
         return Found(boxes, classes, scores, FeatureSet(**rows, labels=classes, about=about) if len(order) else None)
 
     # A guard's reader
@@ -156,9 +151,8 @@ class Boxes(Reader):
     ) -> tuple[bool, Iterator[Batch]]:
         require_choice("on_error", on_error, ON_ERROR)
         if normalised or isinstance(x, DataLoader):
-            raise InputError(
-                "a guard of boxes looks at images of any size, which its network resizes; pass them as they are"
-            )
+            what = "a guard of boxes looks at images of any size, which its network resizes"
+            raise InputError(f"{what}; pass them as they are")
         if gives_images(x):
             return False, (
                 batch for part in portions(x, 1) for batch in self._batches(as_given(part, False, on_error), on_error)
@@ -174,7 +168,7 @@ class Boxes(Reader):
         given = as_given(x)
         if not given.single:
             raise InputError("prepare takes one image; give several to the guard itself")
-        return torch.from_numpy(np.ascontiguousarray(given.images[0])).permute(2, 0, 1)[None]
+        return torch.from_numpy(np.array(given.images[0])).permute(2, 0, 1)[None]
 
     def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
         for place, name in enumerate(given.files):
@@ -229,9 +223,8 @@ class Boxes(Reader):
         made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
         if made.fingerprint != said["fingerprint"]:
             if network is not None:
-                raise InputError(
-                    f"this object detector is not the one that {path} was built with; its weights or settings differ"
-                )
+                what = f"this object detector is not the one that {path} was built with"
+                raise InputError(f"{what}; its weights or settings differ")
             raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
         made.widths, made.name = said["widths"], said["name"]
         made.origin = said["origin"] if network is None else None
@@ -256,14 +249,18 @@ class _Pooled:
         maps = network.backbone(images.tensors)
         maps = {"0": maps} if isinstance(maps, Tensor) else maps
         found, _ = heads(maps, network.rpn(images, maps)[0], images.image_sizes)
-        rows = heads.box_head(heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes))
+        pooled = heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes)
+        rows = heads.box_head(pooled)
         counts = [len(one["boxes"]) for one in found]
         logits = heads.box_predictor(rows)[0]
         logits = (logits[:, 1:] - logits[:, :1]).split(counts)  # log-odds of each class against the background
         corners = network.transform.postprocess([{"boxes": one["boxes"]} for one in found], images.image_sizes, sizes)
+        # What the head has seen of each box says more of other kinds than what it makes of it to tell its own apart.
+        seen = pooled.mean((2, 3)).split(counts)
+        fields = zip(corners, found, rows.split(counts), logits, seen, strict=True)
         return [
-            {"boxes": box["boxes"], "labels": one["labels"], "scores": one["scores"], "features": row, "logits": logit}
-            for box, one, row, logit in zip(corners, found, rows.split(counts), logits, strict=True)
+            {**one, "boxes": box["boxes"], "features": row, "logits": logit, "stage2": own}
+            for box, one, row, logit, own in fields
         ]
 
 
@@ -274,29 +271,23 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     name, settings = origin["architecture"], origin["settings"]
     known = [one for one in models.list_models(module=detection) if "rcnn" in one]
     if name not in known:
-        raise UnknownNameError(
-            f"torchvision has no detection model {name!r:.80} with pooled features; it has {', '.join(known)}"
-        )
+        what = f"torchvision has no detection model {name!r:.80} with pooled features"
+        raise UnknownNameError(f"{what}; it has {', '.join(known)}")
     head = state.get("roi_heads.box_predictor.cls_score.bias")
     if head is None:
-        raise FileFormatError(
-            f"{source} holds no weights of a {name}: there is no roi_heads.box_predictor.cls_score.bias"
-        )
+        what = f"{source} holds no weights of a {name}"
+        raise FileFormatError(f"{what}: there is no roi_heads.box_predictor.cls_score.bias")
     accepted = inspect.signature(detection.FasterRCNN).parameters  # the functions take any others, and say nothing
     if unknown := [one for one in settings if one not in accepted]:
         raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
-    try:
-        with building():
-            network: nn.Module = models.get_model(
-                name, weights=None, weights_backbone=None, num_classes=len(head), **settings
-            )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be built with {settings}: {error}") from error
+    with as_ours(f"{name} cannot be built with {settings}", InputError, TypeError, ValueError), building():
+        empty = {"weights": None, "weights_backbone": None}
+        network: nn.Module = models.get_model(name, **empty, num_classes=len(head), **settings)
     load_weights(network, state, source)
     return network.eval()
 
 
-def _fingerprint(network: Any) -> str | None:
+def network_fingerprint(network: Any) -> str | None:
     """Of weights, layers and their plain settings; None of a callable that is no network."""
     if not isinstance(network, nn.Module):
         return None
@@ -314,4 +305,4 @@ def _fingerprint(network: Any) -> str | None:
 
 def floats(image: Any) -> Tensor:
     """An image (H, W, 3) of bytes as floats (3, H, W) in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255

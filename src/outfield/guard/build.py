@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from outfield.errors import (
     OutfieldError,
     StorageError,
     TooFewSamplesError,
+    as_ours,
 )
 from outfield.features import (
     HEAD_FIELDS,
@@ -45,6 +46,7 @@ from outfield.files import PathLike, Record, as_path
 from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
+from outfield.guard.texts import LABEL, Texts
 from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
@@ -67,8 +69,6 @@ LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
 are tried, and one that is so much better is told."""
 GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
 """Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
-LABEL = "label"
-"""Column of the classes of features, as their CSV files call it."""
 OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
 """Fields that follow from a network's classes."""
 
@@ -84,6 +84,7 @@ class Plan:
     device: str | torch.device = "auto"
     threshold: str = GLOBAL
     accuracy: float | None = None
+    float16: bool = False
 
     def __post_init__(self) -> None:
         right = isinstance(self.detector, Detector | str | None)
@@ -96,6 +97,7 @@ class Plan:
         if self.max_train is not None:
             require_number("max_train", self.max_train, least=1, whole=True)
         resolve_device(self.device)
+        require(isinstance(self.float16, bool), "float16", self.float16, "True or False")
         self.unfitted()
 
     def unfitted(self, train: FeatureSource | None = None) -> Detector:
@@ -158,14 +160,12 @@ class Plan:
         log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", unit)
         return stratified_rows(total, self.max_train, seed=self.seed + 2, labels=labels).numpy()
 
-    def fit(
-        self, rows: Rows, calibrate: FeatureSet, float16: bool = False
-    ) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
+    def fit(self, rows: Rows, calibrate: FeatureSet) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
         """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
         model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
             log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
-        model = self._kept(model, float16)
+        model = self._kept(model)
         limits, tests = divided(calibrate, self.keep, self.accuracy, self.seed + 3)
         scores = model.score(limits)
         threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
@@ -176,21 +176,17 @@ class Plan:
             first, second = (
                 (part, *decision.known(model.score(part), predicted(part), threshold)) for part in (limits, tests)
             )
-            ranker, rule, by_p_value = acceptance_of(
-                train, first, second, self.accuracy, lambda one: self._kept(one, float16), self.device
-            )
+            ranker, rule, by_p_value = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
             decision = Decision(decision.per_class, ranker, rule, by_p_value)
             log.info("%s", rule)
         counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
         notes = {**counts, "seed": int(self.seed)}
         return model, threshold, None if decision == Decision() else decision, notes
 
-    def _kept(self, model: Detector, float16: bool) -> Detector:
+    def _kept(self, model: Detector) -> Detector:
         """The detector as the file will have it."""
-        try:
-            return Detector.from_record(model.record().narrowed()).to(model._device) if float16 else model
-        except OutfieldError as error:
-            raise InputError(f"float16 is True, but {type(model).__name__} cannot be kept so: {error}") from error
+        with as_ours(f"float16 is True, but {type(model).__name__} cannot be kept so", InputError, OutfieldError):
+            return Detector.from_record(model.record().narrowed()).to(model._device) if self.float16 else model
 
 
 # Images
@@ -211,7 +207,6 @@ class ImagePlan(Plan):
 
     views: Views | str | int | None = None
     precision: str = "float32"
-    float16: bool = False
     batch_size: int = 512
     workers: int | None = None
     on_error: str = "skip"
@@ -219,7 +214,6 @@ class ImagePlan(Plan):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.named_views()
-        require(isinstance(self.float16, bool), "float16", self.float16, "True or False")
         require_choice("on_error", self.on_error, ON_ERROR)
 
     def named_views(self) -> Views | None:
@@ -244,6 +238,14 @@ class ImagePlan(Plan):
             raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
         return open_images(path, on_error=self.on_error)
 
+    def refuse(self, names: Sequence[str], unit: str) -> None:
+        """Refuse settings that guards of such inputs cannot have."""
+        for name in names:
+            if getattr(self, name) != getattr(ImagePlan, name):
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, which a guard of {unit} cannot have; leave it out"
+                )
+
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build`."""
         model, source = self.unfitted(), self.images(images)
@@ -252,19 +254,16 @@ class ImagePlan(Plan):
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
         if self.accuracy is not None and not labels == held_labels == GIVEN:
-            raise InputError(
-                "accuracy needs images whose class is known: put them into folders that are called as the network's classes, the "
-                "held-out ones too"
-            )
+            what = "accuracy needs images whose class is known: put them into folders that are called as the network's classes"
+            raise InputError(f"{what}, the held-out ones too")
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
         parts = self.divide(source, held, self.least(model))
         odin = Odin() if "odin_logits" in model.needs_to_score else None
         views = self.named_views()
-        self._first_look(
-            network, source, parts, labels, 9 if views is None else len(views) * (1 if odin is None else 3)
-        )
+        passes = 9 if views is None else len(views) * (1 if odin is None else 3)
+        self._first_look(network, source, parts, labels, passes)
         if alone:
             log.info(
                 "the folders are not the network's %s classes: the detector uses its features, not its logits",
@@ -294,8 +293,8 @@ class ImagePlan(Plan):
         fitted, calibrate = rows(views), extract(parts.calibrate, views, held_own)
         right = None
         if labels == held_labels == GIVEN:
-            right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
-        fitted_model, threshold, decision, counts = self.fit(fitted, calibrate, self.float16)
+            right = _accuracy(network.name, "images", [one for one in (fitted.held_out, calibrate) if one is not None])
+        fitted_model, threshold, decision, counts = self.fit(fitted, calibrate)
         good = _read(parts.calibrate, calibrate)
         judging = stand_ins(good, None, self.seed, min(JUDGED, len(good)), network.outliers)
         made = judging.map(lambda one: extract(one, views))
@@ -314,12 +313,7 @@ class ImagePlan(Plan):
         if held_out is None:
             out = self.held_out(images.labels, len(images), least, "images", image_copies(images))
             train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
-            log.info(
-                "%s of %s images are held out to set the threshold; if the network was trained on them, it will refuse too many "
-                "new images: then give images that it has not seen, with --held-out, in Python held_out=…",
-                f"{len(held_out):,}",
-                f"{len(images):,}",
-            )
+            _tell_held_out(len(held_out), len(images), "images")
         taken = self.to_train(train.labels, len(train), "images")
         train = train if taken.all() else part_of(train, np.flatnonzero(taken))
         first = self.to_choose(held_out.labels, len(held_out), least, "images")
@@ -488,21 +482,30 @@ def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
     return FeatureSet(**kept, about=rows.about, names=rows.names)
 
 
+def _tell_held_out(count: int, total: int, unit: str) -> None:
+    log.info(
+        "%s of %s %s are held out to set the threshold; if the network was trained on them, it will refuse too many new %s: then "
+        "give %s that it has not seen, with --held-out, in Python held_out=…",
+        f"{count:,}", f"{total:,}", unit, unit, unit,
+    )  # fmt: skip
+
+
 def _duration(seconds: float) -> str:
     return f"{max(1, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _accuracy(backbone: Backbone, parts: Sequence[FeatureSource]) -> float:
+def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
     """Of labelled rows; a warning where always naming the most frequent class would be right as often."""
     known = [part.in_memory().tensors() for part in parts if "logits" in part.shapes]
     logits, labels = (torch.cat([fields[name] for fields in known]) for name in ("logits", "labels"))
     found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
-    log.info("accuracy of %s on %s held-out images: %s", backbone.name, f"{len(labels):,}", percent(found, 1))
+    log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         log.warning(
-            "the network is right on %s of the held-out images, no more than by guessing; are the classes of the folders in the "
-            "order of the network's?",
+            "the network is right on %s of the held-out %s, no more than by guessing; are these classes in the order of the "
+            "network's?",
             percent(found, 1),
+            unit,
         )
     return found
 
@@ -540,9 +543,8 @@ class RowPlan(Plan):
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
         if self.accuracy is not None and (held.labels is None or held.logits is None):
-            raise InputError(
-                "accuracy needs rows with logits and labels, which are the network's answers and the right ones"
-            )
+            what = "accuracy needs rows with logits and labels"
+            raise InputError(f"{what}, which are the network's answers and the right ones")
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
@@ -600,6 +602,39 @@ class RowPlan(Plan):
         if held is None:
             raise InputError("the rows are features, so held_out must be features, too")
         return features, held
+
+
+@dataclass(frozen=True)
+class TextPlan(ImagePlan):
+    """Settings of a guard of texts, see :meth:`outfield.Guard.build`; of those of images ``float16`` and ``on_error``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse(("views", "precision"), "texts")
+
+    def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
+        """A guard of what the classifier gives for texts, which are given as :meth:`outfield.Texts.open` takes them."""
+        reader: Texts = backbone.rounded() if self.float16 else copy.copy(backbone)
+        train = reader.open(images).usable(self.on_error)
+        held = None if held_out is None else reader.open(held_out).usable(self.on_error)
+        if reader.label is not None and any(one is not None and one.labels is None for one in (train, held)):
+            raise InputError(f"there is no column {reader.label!r} of classes; leave label out where texts have none")
+        reader.names, reader.column = train.names or reader.names, train.column
+        total, least = len(train.cells), self.least(self.unfitted())
+        if held is None:
+            first: dict[str, int] = {}
+            copies = np.array([first.setdefault(str(cell), len(first)) for cell in train.cells])
+            out = self.held_out(train.labels, total, least, "texts", copies)
+            train, held = train.part(~out), train.part(out)
+            _tell_held_out(len(held.cells), total, "texts")
+        train = train.part(self.to_train(train.labels, len(train.cells), "texts"))
+        rows, calibrate = map(reader.rows, (train, held))
+        right = None if calibrate.labels is None else _accuracy(reader.name, "texts", [calibrate])
+        plan = RowPlan(**{one.name: getattr(self, one.name) for one in fields(Plan)}, names=reader.names)
+        made = plan.build(rows, calibrate)
+        labels = PREDICTED if rows.labels is None else GIVEN
+        known = {**made.provenance, "split_off": held_out is None, "labels": labels, "accuracy": right}
+        return Guard(reader, made.detector, made.threshold, provenance=known, decision=made.decision)
 
 
 def as_columns(features: FeatureSet) -> dict[str, Any]:

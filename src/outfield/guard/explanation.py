@@ -116,12 +116,10 @@ class RowWhy:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {
-            **vars(self),
-            "alone": [*self.alone],
-            "together": [*self.together],
+            **vars(self), "alone": [*self.alone], "together": [*self.together],
             "columns": [column.to_dict() for column in self.columns],
             "furthest": None if self.furthest is None else self.furthest.to_dict(),
-        }
+        }  # fmt: skip
 
     @property
     def reason(self) -> str:
@@ -353,8 +351,6 @@ def row_numbers(rows: Any, total: int) -> list[int]:
         asked = np.flatnonzero(asked)
     good = asked.ndim == 1 and (asked.dtype.kind in "iu" or not len(asked))
     if not good or (len(asked) and not 0 <= asked.min() <= asked.max() < total):
-        raise InputError(
-            f"rows is {rows!r:.200}; it must be numbers of rows from 0 to {total - 1}, a truth for each of "
-            f"{counted(total, 'row')}, or None for those that are OOD"
-        )
+        what = f"rows is {rows!r:.200}; it must be numbers of rows from 0 to {total - 1}"
+        raise InputError(f"{what}, a truth for each of {counted(total, 'row')}, or None for those that are OOD")
     return [int(number) for number in asked]

@@ -21,6 +21,7 @@ from outfield.files import PathLike, Record, kind_of, read_record, write_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision, predicted
 from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
+from outfield.guard.texts import Texts
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
 from outfield.modes import resolve_device
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 GUARD_ENDINGS = (".guard", ".safetensors")
 VERSION, PLAIN = 2, 1
 """Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``."""
-READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader, Boxes)}
+READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader, Boxes, Texts)}
 """By the kind of their files."""
-VERSION_ENTRY = {ImageReader.kind: "guard", Reader.kind: "version", Boxes.kind: "version"}
+VERSION_ENTRY = {kind: "guard" if kind == ImageReader.kind else "version" for kind in READERS}
 """Under which the header of each kind of file says its version."""
 RENAMED = {"most": "max_train", "half": "float16"}
 """Settings of version 0.1 by what they are called now."""
@@ -44,7 +45,7 @@ RENAMED = {"most": "max_train", "half": "float16"}
 class Guard:
     """A reader, a fitted detector and a threshold: call it with images, or with rows, and it gives verdicts.
 
-    Made by :meth:`build` (of images), :meth:`build_rows` (of a table or of features) or :meth:`load`.
+    Made by :meth:`build` (of images or texts), :meth:`build_rows` (of a table or of features) or :meth:`load`.
 
     Args:
         reader: turns inputs into rows.
@@ -54,7 +55,7 @@ class Guard:
         decision: what it decides beyond that: by predicted class, and which answers it accepts.
 
     Attributes:
-        takes: What it is called with: "images", "table" or "features".
+        takes: What it is called with: "images", "table", "texts" or "features".
         names: Of the classes, or none.
         members: Names of the detector's members; its own name where it has none.
         widths: What :meth:`judge` needs of each input, and how many numbers that are.
@@ -89,7 +90,7 @@ class Guard:
     @classmethod
     def build(
         cls,
-        backbone: Backbone | Boxes | str,
+        backbone: Backbone | Boxes | Texts | str,
         images: ImageSource | PathLike | Iterable[tuple[Any, Any, Any]],
         held_out: ImageSource | PathLike | Iterable[tuple[Any, Any, Any]] | None = None,
         *,
@@ -108,14 +109,15 @@ class Guard:
         on_error: str = "skip",
         **old: Any,
     ) -> Guard:
-        """A guard of a network and a folder of ID images, or of the boxes of an object detector in annotated images.
+        """A guard of a network and ID images, of an object detector and annotated images, or of a text classifier and texts.
 
         Held-out images calibrate the members of the detector (Auto, Fused), where it has members. Others, which nothing else has
         seen, choose the threshold: p-values of new ID images are therefore valid.
 
         Args:
             backbone: the network, or what :meth:`outfield.Backbone.open` takes. Of boxes :class:`outfield.Boxes`; the images are
-                then annotated, settings of a network's images cannot be given, and "images" below are boxes.
+                then annotated, settings of a network's images cannot be given, and "images" below are boxes. Of texts
+                :class:`outfield.Texts`; "images" are then a table with a column of texts (CSV, Parquet, a DataFrame), or a list.
             images: ID images, best those that the network was trained on: a source or a folder. Sub-folders are classes.
                 Annotated: triples of an image, its boxes (n, 4) and their labels or names; a folder or list of images of Pascal
                 VOC; or a JSON file of COCO. A box that is found counts if it overlaps by half with one of its class.
@@ -146,7 +148,7 @@ class Guard:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
             TooFewSamplesError: too few images to calibrate.
         """
-        from outfield.guard.build import ImagePlan  # who only checks images needs no candidates to choose from
+        from outfield.guard.build import ImagePlan, TextPlan  # who only checks needs no candidates to choose from
 
         settings: dict[str, Any] = {
             "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
@@ -157,7 +159,8 @@ class Guard:
             from outfield.guard.annotations import BoxPlan
 
             return BoxPlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
-        return ImagePlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
+        plan = TextPlan if isinstance(backbone, Texts) else ImagePlan
+        return plan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
 
     @classmethod
     def build_rows(
@@ -262,7 +265,8 @@ class Guard:
                 array (N, H, W, 3), a tensor (N, 3, H, W), a list or an iterator of any of these, an
                 :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or of (tensors, …). Of a guard of rows what it was
                 built of: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or features (a FeatureSet,
-                an array (N, D), the path of a file of features).
+                an array (N, D), the path of a file of features). Of a guard of texts one text, a list of texts, or a table with
+                a column of them: a DataFrame, columns by name, or a ``Path`` of a CSV or Parquet file.
             normalised: tensors are resized and normalised as the network takes them; nothing is done to them.
             on_error: "fail" raises an error where an image, or a row of a table, cannot be read; "skip" gives a verdict that
                 tells it.
@@ -351,30 +355,13 @@ class Guard:
             p_values, is_ood = rule.known(scores, found, self.threshold)
         more = itertools.repeat({}) if rule is None else rule.more(features, classes, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
-        return [
-            Verdict(
-                file,
-                index,
-                names[index] if names and index is not None else None,
-                score,
-                p_value,
-                ood,
-                self.members[first] if ood else None,
-                dict(zip(self.members, values, strict=True)),
-                **decided,
-            )
-            for file, index, first, values, p_value, score, ood, decided in zip(
-                files,
-                classes,
-                top,
-                members,
-                p_values.tolist(),
-                scores.tolist(),
-                is_ood.tolist(),
-                more,
-                strict=rule is not None,
-            )
-        ]
+        columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
+        verdicts = []
+        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=rule is not None):
+            label = names[index] if names and index is not None else None
+            by, each_p = self.members[first] if ood else None, dict(zip(self.members, each, strict=True))
+            verdicts.append(Verdict(file, index, label, score, p_value, ood, by, each_p, **decided))
+        return verdicts
 
     def why(self, frame: Any, rows: Any = None, *, most: int | None = None, on_error: str = "fail") -> list[RowWhy]:
         """Which columns make rows of a table OOD: each is put to what is usual, and the row is scored again.
@@ -411,10 +398,8 @@ class Guard:
         from outfield.guard.explanation import UsualValues
 
         if not isinstance(self.reader, TableReader):
-            raise InputError(
-                f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table: "
-                "Guard.build_rows(frame), outfield guard rows TABLE on the command line"
-            )
+            what = f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table"
+            raise InputError(f"{what}: Guard.build_rows(frame), outfield guard rows TABLE on the command line")
         return UsualValues(self.reader, self.detector, self.threshold)
 
     def warm_up(self, count: int) -> float:
@@ -529,10 +514,8 @@ def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
     """Refuse a guard's file that a later version of Outfield wrote."""
     version = header[VERSION_ENTRY[kind]]
     if version > VERSION:
-        raise FileFormatError(
-            f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield "
-            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
-        )
+        what = f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield"
+        raise FileFormatError(f"{what} {__version__}, which reads versions up to {VERSION}: install a newer one")
 
 
 class _OfRows(type):

@@ -10,11 +10,13 @@ from typing import Any
 from outfield.backbone import Preprocessing
 from outfield.config import from_plain
 from outfield.errors import FileFormatError
+from outfield.features import TEXT
 from outfield.files import PathLike, find_record, kind_of, read_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
 from outfield.guard.guard import Guard, check_version
 from outfield.guard.readers import ImageReader, Reader
+from outfield.guard.texts import Texts
 from outfield.percent import counted, percent
 from outfield.scores import Threshold
 from outfield.stand_in import LEVELS
@@ -29,8 +31,8 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     """What a guard's file holds, in words, by the name of each thing; no network is built."""
     if kind_of(path) == Reader.kind:
         return _described_rows(path)
-    if kind_of(path) == Boxes.kind:
-        return _described_boxes(path)
+    if kind_of(path) in (Boxes.kind, Texts.kind):
+        return _described_without_network(path, str(kind_of(path)))
     said, arrays = find_record(path, ImageReader.kind)
     if said is None:
         raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
@@ -44,16 +46,13 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
         "network": f"{_network(said['network'])}, {sizes['network']:,} bytes",
-        "images": str(Preprocessing.of_json(said["preprocessing"])),
-        "classes": _classes(said["network"]),
+        "images": str(Preprocessing.of_json(said["preprocessing"])), "classes": _classes(said["network"]),
         "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
         "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
-        **_decision(path, said),
-        "built": _built(said["provenance"]),
-        **_updated(said["provenance"]),
+        **_decision(path, said), "built": _built(said["provenance"]), **_updated(said["provenance"]),
         **_quality(said["provenance"]),
-    }
+    }  # fmt: skip
 
 
 def _described_rows(path: PathLike) -> dict[str, str]:
@@ -61,32 +60,41 @@ def _described_rows(path: PathLike) -> dict[str, str]:
     columns = [] if guard.table is None else [f"{column.name} ({column.kind})" for column in guard.table.columns]
     members, limit, known = " + ".join(getattr(guard.detector, "names", ())), guard.threshold, guard.provenance
     return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes",
-        "rows": str(guard.reader),
+        "file": f"{path}, {os.path.getsize(path):,} bytes", "rows": str(guard.reader),
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
         "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
         "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
-        **_updated(known),
-        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
-    }
+        **_updated(known), **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
+    }  # fmt: skip
 
 
-def _described_boxes(path: PathLike) -> dict[str, str]:
-    record = read_record(path, Boxes.kind)
-    check_version(path, Boxes.kind, record.header)
+def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
+    """A guard of boxes or of texts."""
+    record = read_record(path, kind)
+    check_version(path, kind, record.header)
     header, known = record.header, record.header["provenance"]
     (said, state), limit = record.part("network"), Threshold.from_record(record.part("threshold"))
     held = f"{sum(one.nbytes for one in state.values()):,} bytes" if said["origin"] else "not in the file"
     names = ", ".join(header["names"][:SHOWN]) + ", …" * (len(header["names"]) > SHOWN)
+    unit, one = ("boxes", "box") if kind == Boxes.kind else ("texts", "text")
+    if kind == Boxes.kind:
+        told = f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most"
+    else:
+        told = f"column {header['column'] or TEXT!r} of a table; of each {said['limit'] or 'all'} tokens at most"
+    accuracy = known.get("accuracy")
+    right = "" if accuracy is None else f", accuracy {percent(accuracy, 1)} on held-out {unit}"
+    decided = Decision.from_record(record.part("decision"), "cpu") if "decision" in header else None
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes, version {header['version']}, by Outfield {header['outfield']}",
         "network": f"{said['name']}, {held}",
-        "boxes": f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most",
+        unit: told,
         "classes": names or "without names",
         "detector": _detector(header["detector"]),
-        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID boxes, chosen on {counted(len(limit.reference), 'box')}",
-        "built": f"fitted on {counted(known['train'], 'box')}, members calibrated on {known['choose']:,}",
+        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID {unit}, chosen on {counted(len(limit.reference), one)}",
+        **({} if decided is None else decided.lines(unit, header["names"])),
+        "built": f"fitted on {counted(known['train'], one)}, members calibrated on {known['choose']:,}{right}",
+        **_updated(known),
     }
 
 

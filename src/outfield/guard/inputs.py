@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError, as_ours
 from outfield.images import ImageArray, ImageFiles, ImageSource, Skipped, decode, open_images, pixels_of
 
 KNOWN = (
@@ -35,7 +34,7 @@ class Given(NamedTuple):
 class Items(ImageSource):
     """Images of all kinds, each decoded when it is needed: paths, bytes, PIL images, arrays, or what could not be opened."""
 
-    size, labels, classes, name = None, None, None, "images"
+    labels, classes, name = None, None, "images"
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = tuple(items)
@@ -45,10 +44,6 @@ class Items(ImageSource):
 
     def __getitem__(self, index: int) -> np.ndarray:
         return pixels(self.items[index], f"image {index}")
-
-    def fingerprint(self) -> str:
-        images = (self[index] for index in range(len(self)))
-        return hashlib.sha256(b"".join(f"{one.shape}|".encode() + one.tobytes() for one in images)).hexdigest()
 
 
 def pixels(item: Any, where: str) -> np.ndarray:
@@ -162,17 +157,16 @@ def _item(x: Any) -> tuple[Any, str | None]:
     if pillow is not None and isinstance(x, pillow.Image):
         return x, getattr(x, "filename", "") or None
     numbers = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)"
-    raise InputError(
-        f"a guard cannot look at this {type(x).__name__}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}"
-    )
+    what = f"a guard cannot look at this {type(x).__name__}"
+    raise InputError(f"{what}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}")
 
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
     """What is left to read of a file that was opened, and its name."""
-    try:
+    with as_ours(
+        f"cannot read from the {type(x).__name__} that was given", StorageError
+    ):  # it is closed, or is no text
         content = x.read()
-    except (OSError, ValueError) as error:  # ValueError: it is closed, or is no text
-        raise StorageError(f"cannot read from the {type(x).__name__} that was given: {error}") from error
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
         raise InputError(f"the {type(x).__name__} gave {what}; open images with 'rb', and pass them unread")

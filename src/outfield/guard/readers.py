@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from outfield.backbone import Backbone, Extraction, Odin, Origin, Preprocessing, Views, read
 from outfield.config import from_plain, require_choice, to_plain
 from outfield.errors import FileFormatError, InputError, OutfieldError
-from outfield.features import NETWORK, Cells, FeatureSet, FeatureSource, TablePreprocessing, network_text
+from outfield.features import NETWORK, Cells, Column, FeatureSet, FeatureSource, TablePreprocessing, network_text
 from outfield.files import PathLike, Record
 from outfield.guard.inputs import Given, as_given, gives_images, pixels, portions
 from outfield.guard.verdict import Verdict
@@ -60,13 +60,14 @@ class Reader:
     """Turns what a guard is called with into rows; this one reads features.
 
     Attributes:
-        takes: what it reads: "images", "table" or "features".
+        takes: what it reads: "images", "table", "texts" or "features".
         unit: what verdicts are on, in words.
         scored: what has a score, in words: the same, or the boxes of images.
         kind: of the guard's file.
         names: of the classes that logits count, or none.
         widths: the fields that the detector scores, and how many numbers each has.
         float16: whether the file keeps numbers with half as many bits.
+        columns: of tables that it reads; none where it reads something else.
         probe: rows with which a guard finds out whether the detector can score what is read, or None.
     """
 
@@ -75,6 +76,7 @@ class Reader:
     scored: ClassVar[str] = "rows"
     kind: ClassVar[str] = "guard of rows"
     float16: bool = False
+    columns: Sequence[Column] = ()
     probe: FeatureSet | None = None
 
     def __init__(self, names: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> None:
@@ -170,7 +172,7 @@ class TableReader(Reader):
         self, table: TablePreprocessing, names: Sequence[str] = (), widths: Mapping[str, int] | None = None
     ) -> None:
         super().__init__(names, widths)
-        self.table = table
+        self.table, self.columns = table, table.columns
 
     def read_one(self, x: Any, on_error: str = "fail") -> Batch:
         if _is_ready(x):

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from outfield.errors import FileFormatError, InputError, StorageError
-from outfield.files import PathLike, as_path, make_folder, new_file, open_to_read, reason
+from outfield.errors import FileFormatError, InputError, StorageError, as_ours
+from outfield.files import PathLike, as_path, make_folder, new_file, open_to_read
 
 if TYPE_CHECKING:
     from outfield.guard.guard import Guard
@@ -38,13 +38,10 @@ class ReviewFolder:
     def _files(self) -> dict[str, dict[str, os.DirEntry[str]]]:
         """Files of each item by their endings, of the oldest first; links are none."""
         found: dict[str, dict[str, os.DirEntry[str]]] = {}
-        try:
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    if (name := FILE.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
-                        found.setdefault(name[1], {})[name[2]] = entry
-        except OSError as error:
-            raise StorageError(f"cannot read {self.path}: {reason(error)}") from error
+        with as_ours(f"cannot read {self.path}", StorageError, OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if (name := FILE.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
+                    found.setdefault(name[1], {})[name[2]] = entry
         return {own: found[own] for own in sorted(found, key=lambda own: own[1:])}
 
     def ids(self) -> dict[str, bool]:
@@ -120,10 +117,10 @@ class ReviewFolder:
             return file.read()
 
     def _json(self, name: str) -> dict[str, Any]:
-        try:
+        with as_ours(
+            f"{self.path / name} is damaged", FileFormatError, ValueError, RecursionError, after="; remove it"
+        ):
             found = json.loads(self._read(name))
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{self.path / name} is damaged: {error}; remove it") from error
         if not isinstance(found, dict):
             raise FileFormatError(f"{self.path / name} is damaged: it holds no object; remove it")
         return found

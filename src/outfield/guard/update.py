@@ -8,7 +8,6 @@ selected by its score, and what people picked by people: it may train a detector
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features
 from outfield.guard.decision import GLOBAL, PER_CLASS, divided
 from outfield.guard.guard import Guard
 from outfield.guard.review import ReviewFolder, classes_of, time_of
+from outfield.guard.texts import LABEL, Texts
 from outfield.images import ImageFiles, ImageSource, image_copies, open_images, part_of
 from outfield.scores import Threshold
 
@@ -59,9 +59,8 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     folder = ReviewFolder(place)
     if not place.is_dir() or not (ids := folder.ids()):
         if guard.takes != "images" and place.is_dir():
-            raise InputError(
-                f"{place} holds no kept inputs; outfield serve --keep FOLDER makes one for each guard in FOLDER"
-            )
+            what = f"{place} holds no kept inputs"
+            raise InputError(f"{what}; outfield serve --keep FOLDER makes one for each guard in FOLDER")
         return Reviews(known=_inputs(guard, place))
     last = None if until is None else _time(until)
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
@@ -91,17 +90,13 @@ def updated(
     chosen = found.sample if sample is None else _inputs(guard, sample)
     if chosen is None:
         where = "" if reviewed is None else f" in {reviewed}"
-        raise InputError(
-            f"there are no known inputs of a random sample{where}; only such may choose a threshold: {BIASED}"
-        )
+        what = f"there are no known inputs of a random sample{where}"
+        raise InputError(f"{what}; only such may choose a threshold: {BIASED}")
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
-        "refitted": train is not None,
-        "random": sample is None,
-        "calibrate": len(rows),
-        "before": [guard.threshold.value, len(guard.threshold.reference)],
-        "window": found.window,
-    }
+        "refitted": train is not None, "random": sample is None, "calibrate": len(rows),
+        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.window,
+    }  # fmt: skip
     if train is None:
         made = _recalibrated(guard, rows)
     else:
@@ -133,9 +128,8 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
     decision = None if rule is None else rule.recalibrated(guard.detector, threshold, limits, tests)
     stale = ("caught", "accuracy")  # of the threshold and the images before
     notes = {name: value for name, value in guard.provenance.items() if name not in stale}
-    return Guard(
-        guard.reader, guard.detector, threshold, provenance={**notes, "calibrate": len(limits)}, decision=decision
-    )
+    known = {**notes, "calibrate": len(limits)}
+    return Guard(guard.reader, guard.detector, threshold, provenance=known, decision=decision)
 
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
@@ -155,7 +149,9 @@ def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Gua
         names = {kind: [one.name for one in table.columns if kind in (one.kind, None)] for kind in (TEXT, None)}
         settings |= {"label": table.label, "columns": names[None], "categories": names[TEXT]}
         settings |= {"missing": table.missing, "ignore_extra": table.others}
-    return RowPlan(**settings).build(train, sample)
+    made = RowPlan(**settings).build(train, sample)
+    own = guard.reader if isinstance(guard.reader, Texts) else made.reader
+    return Guard(own, made.detector, made.threshold, provenance=made.provenance, decision=made.decision)
 
 
 def _accuracy(guard: Guard) -> float | None:
@@ -192,6 +188,9 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
         return ImageFiles(folder, images, labels, classes=None if labels is None else classes)
     rows = [one["row"] for one in items]
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+    if isinstance(guard.reader, Texts):
+        told = {} if labels is None else {guard.reader.label or LABEL: named}
+        return guard.features({**columns, **told})
     if guard.table is None:
         return FeatureSet(**{name: np.array(values, np.float32) for name, values in columns.items()}, labels=labels)
     columns |= {} if guard.table.label is None or labels is None else {guard.table.label: named}
@@ -219,13 +218,12 @@ def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
 class _Several(ImageSource):
     """Images of several sources, one after the other; with labels where all have them."""
 
-    size, name = None, "images"
+    name = "images"
 
     def __init__(self, parts: Sequence[ImageSource]) -> None:
         self._places = [(part, index) for part in parts for index in range(len(part))]
-        labelled = [
-            (part.classes, part.labels) for part in parts if part.classes is not None and part.labels is not None
-        ]
+        known = [part for part in parts if part.classes is not None and part.labels is not None]
+        labelled: list[Any] = [(part.classes, part.labels) for part in known]
         classes = tuple(dict.fromkeys(name for own, _ in labelled for name in own))
         labels = [classes.index(own[label]) for own, each in labelled for label in each.tolist()]
         self._set_labels(*((labels, classes) if len(labelled) == len(parts) else (None, None)))
@@ -236,9 +234,6 @@ class _Several(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         part, place = self._places[index]
         return part[place]
-
-    def fingerprint(self) -> str:
-        return self._with_labels(hashlib.sha256(b"".join(self.content(index) for index in range(len(self)))))
 
 
 def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:

@@ -7,19 +7,10 @@ __getattr__, __dir__, __all__ = door(
     {
         "datasets": ("DATASETS", "find", "title"),
         "folder": (
-            "BYTES_AT_MOST",
-            "IMAGE_ENDINGS",
-            "ImageFiles",
-            "ON_ERROR",
-            "Skipped",
-            "decode",
-            "image_names",
-            "open_images",
-            "pixels_of",
-            "size_of",
-            "summary",
+            "BYTES_AT_MOST", "IMAGE_ENDINGS", "ImageFiles", "ON_ERROR", "Skipped", "decode", "image_names", "open_images",
+            "pixels_of", "size_of", "summary",
         ),
         "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "image_copies", "part_of"),
         "stand_in_sets": ("KINDS", "SHEET", "as_png", "check_free", "stand_ins", "write_stand_ins"),
     },
-)
+)  # fmt: skip

@@ -9,7 +9,6 @@ import os
 import pickletools
 import tarfile
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from outfield.config import require
-from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError, as_ours
 from outfield.extras import library
-from outfield.files import PathLike, as_path, check_readable, make_folder, open_to_read, reason, sha256_of
+from outfield.files import PathLike, as_path, check_readable, make_folder, open_to_read, sha256_of
 from outfield.files import download_file as download
 from outfield.images.folder import NPZ_ARRAYS, EncodedImages, ImageFiles, image_names, open_images
 from outfield.images.image_source import ImageArray, ImageSource
@@ -31,14 +30,11 @@ SPLITS = ("train", "test")
 CIFAR10_FILES = ("data_batch_1", "test_batch")  # The first of each split
 # MD5 of the files of CIFAR's Python versions, which is all that is published of them; the last names the classes
 CIFAR10 = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "data_batch_1": "c99cafc152244af753f735de768cd75f", "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751", "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb", "test_batch": "40351d587109b95175f43aff81a1287e",
     "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-}
+}  # fmt: skip
 CIFAR100 = {
     "train": "16019d7e3df5f24257cddd939b257f8d",
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
@@ -164,10 +160,8 @@ def places365(place: Path) -> ImageFiles:
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
-    try:
+    with as_ours(f"{path} should hold lines of a name and a number", FileFormatError, ValueError):
         return [(int(number), name.removeprefix("/")) for name, number in _pairs(path)]
-    except ValueError as error:
-        raise FileFormatError(f"{path} should hold lines of a name and a number ({error})") from error
 
 
 def tiny_imagenet_val(place: Path) -> ImageFiles:
@@ -212,28 +206,24 @@ class LmdbImages(EncodedImages):
 def _reading_lmdb(folder: Path) -> Iterator[Any]:
     lmdb = library("lmdb", extra="lsun")
     check_readable(folder / "data.mdb")
-    try:
-        with (
-            LMDB_IN_USE,
-            lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
-            database.begin() as transaction,
-        ):
-            # It is mapped into memory: a look behind the end of one that was cut short would end the process.
-            needed = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
-            size = (folder / "data.mdb").stat().st_size
-            if size < needed:
-                raise FileFormatError(f"{folder} is truncated: it has {size:,} of {needed:,} bytes")
-            yield transaction
-    except lmdb.Error as error:
-        raise FileFormatError(f"{folder} is truncated, or is not an LMDB ({error})") from error
+    with (
+        as_ours(f"{folder} is truncated, or is not an LMDB", FileFormatError, lmdb.Error),
+        LMDB_IN_USE,
+        lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
+        database.begin() as transaction,
+    ):
+        # It is mapped into memory: a look behind the end of one that was cut short would end the process.
+        needed = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
+        size = (folder / "data.mdb").stat().st_size
+        if size < needed:
+            raise FileFormatError(f"{folder} is truncated: it has {size:,} of {needed:,} bytes")
+        yield transaction
 
 
 def _lines(path: Path) -> list[str]:
     """Lines of a text file that are not blank."""
-    try:
+    with as_ours(f"{path} is not a text file", FileFormatError, UnicodeDecodeError):
         found = [line.strip() for line in _content(path).decode().splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not a text file ({error})") from error
     if not found:
         raise FileFormatError(f"{path} is empty")
     return found
@@ -295,15 +285,15 @@ class Download:
 
 def unpack(archive: Path, folder: Path) -> None:
     """Write the files of a tar archive into a folder, over those that are there; none may lie, or lead, outside."""
-    try:
-        with tarfile.open(archive) as members, bar(f"unpacking {archive.name}", unit="files") as advance:
-            for number, member in enumerate(members):
-                members.extract(member, folder, filter="data")
-                advance(number + 1)
-    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        raise FileFormatError(f"{archive} is truncated, or is not a tar archive of plain files ({error})") from error
-    except OSError as error:
-        raise StorageError(f"cannot unpack {archive}: {reason(error)}") from error
+    with (
+        as_ours(f"{archive} is truncated, or is not a tar archive of plain files"),
+        as_ours(f"cannot unpack {archive}", StorageError, OSError),
+        tarfile.open(archive) as members,
+        bar(f"unpacking {archive.name}", unit="files") as advance,
+    ):
+        for number, member in enumerate(members):
+            members.extract(member, folder, filter="data")
+            advance(number + 1)
 
 
 @dataclass(frozen=True)
@@ -489,17 +479,14 @@ def _places(name: str, split: str, folder: Path) -> Iterator[_Place]:
     for owner in (name, *row.folders):
         yield _Place(folder / owner / split, "a folder of images", ImageFiles.of, _has_images)
         if split == "test":
-            yield _Place(
-                folder / owner, "a folder of images, not divided into splits", ImageFiles.of, _has_undivided_images
-            )
+            what = "a folder of images, not divided into splits"
+            yield _Place(folder / owner, what, ImageFiles.of, _has_undivided_images)
 
 
 def _read_whole(path: Path, layout: Layout, expected: int | None) -> ImageSource:
     """What a layout reads, if it is as many images as were published."""
-    try:
+    with as_ours(f"{path} does not lead to the published set", FileFormatError, InputError):
         source = layout.read(path)
-    except InputError as error:
-        raise FileFormatError(f"{path} does not lead to the published set: {error}") from error
     if expected is not None and len(source) != expected:
         raise FileFormatError(f"{path} leads to {len(source):,} images, but the published set has {expected:,}")
     return source
@@ -525,8 +512,8 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
 
 def _download(name: str, split: str, folder: Path) -> None:
     row = DATASETS[name]
-    try:
+    with as_ours(
+        f"cannot download {row.title}", None, StorageError, FileFormatError, after=f"; its home is {row.home}"
+    ):
         for part in row.downloads[split]:
             part.fetch(folder)
-    except (StorageError, FileFormatError) as error:
-        raise type(error)(f"cannot download {row.title}: {error}; its home is {row.home}") from error

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from outfield.config import require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, as_ours
 from outfield.extras import library
-from outfield.files import PathLike, as_path, open_to_read, read_npz, reason
+from outfield.files import PathLike, as_path, open_to_read, read_npz
 from outfield.images.image_source import ImageArray, ImageSource
 from outfield.progress import bar
 
@@ -64,9 +64,8 @@ def pixels_of(image: Any, where: str) -> np.ndarray:
 def _of_8_bits(image: Any, where: str) -> Any:
     """Grey of 16 bits in 8: 65535 is white. Pillow reads it as integers of 16 bits, or of 32 out of PNG and PGM."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
-        raise FileFormatError(
-            f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
-        )
+        what = f"{where} has more than 16 bits a channel, or floats ({image.mode})"
+        raise FileFormatError(f"{what}; save it with 8 or 16")
     values = np.asarray(image).astype(np.int64)
     made = library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
     made.info = image.info
@@ -196,9 +195,7 @@ class ImageFiles(EncodedImages):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.folder = as_path(folder, "folder")
-        self.refused: tuple[
-            Skipped, ...
-        ] = ()  # what could not even be opened, where :meth:`of` was told to leave it out
+        self.refused: tuple[Skipped, ...] = ()  # what could not be opened, where :meth:`of` was told to leave it out
         for file in names:  # which a list that came with a data set may hold
             if not isinstance(file, str) or not file or "\0" in file or file[0] == "/" or ".." in file.split("/"):
                 raise InputError(f"names holds {file!r}; it must be the name of a file in {self.folder}, without ..")
@@ -246,10 +243,8 @@ class ImageFiles(EncodedImages):
         with self.opened(index) as file:
             if os.fstat(file.fileno()).st_size > BYTES_AT_MOST:
                 raise InputError(f"{where} is too large: an image file may have {BYTES_AT_MOST:,} bytes")
-            try:
+            with as_ours(f"cannot read {where}", StorageError, OSError):
                 return file.read()
-            except OSError as error:
-                raise StorageError(f"cannot read {where}: {reason(error)}") from error
 
 
 def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
@@ -292,11 +287,8 @@ def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Itera
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What lies in a folder and is not hidden, in the order of names."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
+    with as_ours(f"cannot read {folder}", StorageError, OSError), os.scandir(folder) as entries:
+        return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
 
 
 def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:
@@ -331,8 +323,6 @@ def open_images(source: PathLike, name: str | None = None, on_error: str = "fail
     classes = arrays.get("classes")
     if classes is not None and (classes.ndim != 1 or classes.dtype.kind != "U"):
         raise InputError(f"{path}: classes is {classes.dtype} of shape {classes.shape}; it must be a vector of text")
-    try:
+    with as_ours(str(path), InputError, InputError):
         names = None if classes is None else classes.tolist()
         return ImageArray(arrays["images"], arrays.get("labels"), name or path.stem, names)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error

@@ -39,9 +39,9 @@ class ImageSource(ABC):
         """One image, uint8 (H, W, 3)."""
 
     @property
-    @abstractmethod
     def size(self) -> tuple[int, int] | None:
-        """Height and width where all images share them, else None."""
+        """Height and width where all images share them, and that is known, else None."""
+        return None
 
     def __repr__(self) -> str:
         classes = "" if self.labels is None else f", {counted(len(np.unique(self.labels)), 'class')}"
@@ -52,12 +52,17 @@ class ImageSource(ABC):
         return ""
 
     def content(self, index: int) -> bytes:
-        """What makes an image equal to another: its file, or its pixels."""
-        return np.ascontiguousarray(self[index]).tobytes()
+        """What makes an image equal to another: its file, or its shape and pixels."""
+        image = self[index]
+        return f"{image.shape}|".encode() + np.ascontiguousarray(image).tobytes()
 
-    @abstractmethod
     def fingerprint(self) -> str:
         """SHA-256 of the content, pixels (or files) and labels: equal for equal data wherever it lies."""
+        digest = hashlib.sha256(f"images|{len(self)}|".encode())
+        for index in range(len(self)):
+            content = self.content(index)
+            digest.update(f"{len(content)}|".encode() + content)
+        return self._with_labels(digest)
 
     def _set_labels(self, labels: ArrayLike | None, classes: Sequence[str] | None) -> None:
         """Store labels and names of classes, checked against each other and the number of images."""
@@ -153,20 +158,12 @@ class ImageList(ImageSource):
         sizes = {(image.shape[0], image.shape[1]) for image in self.images}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"list of images|{len(self)}|".encode())
-        for image in self.images:
-            digest.update(f"{image.shape}|".encode() + np.ascontiguousarray(image).tobytes())
-        return self._with_labels(digest)
-
 
 def check_source(images: object) -> None:
     """Refuse what is no source of images."""
     if not isinstance(images, ImageSource):
-        raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, uint8 (N, H, W, 3), in outfield.ImageArray(array), or open a "
-            "folder or file, outfield.open_images(path)"
-        )
+        what = f"images is a {type(images).__name__}; wrap an array, uint8 (N, H, W, 3), in outfield.ImageArray(array)"
+        raise InputError(f"{what}, or open a folder or file, outfield.open_images(path)")
 
 
 def check_image(image: Any, what: str) -> None:

@@ -18,9 +18,9 @@ import torch
 from torch.nn import functional
 
 from outfield.config import require_number
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, StorageError, as_ours
 from outfield.extras import library
-from outfield.files import PathLike, as_path, reason
+from outfield.files import PathLike, as_path
 from outfield.images.image_source import ImageSource, as_images, check_image
 from outfield.progress import bar
 from outfield.stand_in import Partners, StandIns, chosen_kinds
@@ -279,15 +279,13 @@ def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
     """
     target = as_path(folder, "folder")
     check_free(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
-            new = Path(scratch) / target.name
-            _fill(new, made)
-            if target.is_dir():
-                target.rmdir()
-            os.rename(new, target)
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
+    wrong = as_ours(f"cannot write {target}", StorageError, OSError, after="; nothing was changed")
+    with wrong, tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+        new = Path(scratch) / target.name
+        _fill(new, made)
+        if target.is_dir():
+            target.rmdir()
+        os.rename(new, target)
 
 
 def _fill(folder: Path, made: StandIns[StandInImages]) -> None:
@@ -309,11 +307,9 @@ def _fill(folder: Path, made: StandIns[StandInImages]) -> None:
 
 def check_free(folder: Path) -> None:
     """Refuse a folder that would be written over, and a place without a folder around it."""
-    try:
+    with as_ours(f"cannot read {folder}", StorageError, OSError):
         if os.path.lexists(folder) and (not os.path.isdir(folder) or next(os.scandir(folder), None) is not None):
             raise InputError(f"{folder} holds something, or is no folder; name one that is not there yet, or empty")
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
     if not os.path.isdir(folder.absolute().parent):
         raise StorageError(f"cannot write {folder}: there is no folder {folder.absolute().parent}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, summarise
 from outfield.benchmark import published_beside as beside
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
 from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
 from outfield.images import title
 from outfield.report.benchmark_tables import (
@@ -66,11 +66,9 @@ def write_tables(run: BenchmarkRun, folder: PathLike, *, claims: bool = True, mo
     folder = as_path(folder, "folder")
     make_folder(folder)
     texts = {
-        "tables.md": tables_markdown(run, claims=claims, more=more),
-        "tables.tex": tables_latex(run),
-        "results.csv": records_csv(run),
-        RESULTS: run_json(run, claims=claims),
-    }
+        "tables.md": tables_markdown(run, claims=claims, more=more), "tables.tex": tables_latex(run),
+        "results.csv": records_csv(run), RESULTS: run_json(run, claims=claims),
+    }  # fmt: skip
     for name, text in texts.items():
         # Half a character, as names of files may have it, becomes \udcff, which is what JSON calls it.
         write_bytes(folder / name, text.encode(errors="backslashreplace"))
@@ -122,15 +120,12 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Records, aggregated tables with the paper's figures, claims and provenance; fractions."""
     judged = check_claims(run.records, run.protocol) if claims else []
     body: dict[str, Any] = {
-        "format": FORMAT,
-        "protocol": run.protocol.plain(),
-        "accuracies": run.accuracies,
+        "format": FORMAT, "protocol": run.protocol.plain(), "accuracies": run.accuracies,
         "tables": {block.name: _block_json(run, block) for block in blocks(run)},
         "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in judged],
-        "paper": beside(run.protocol).reference,
-        "provenance": run.provenance,
+        "paper": beside(run.protocol).reference, "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
-    }
+    }  # fmt: skip
     if run.low_data:
         body["low_data"] = [asdict(one) for one in run.low_data]
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -159,7 +154,7 @@ def read_run(source: PathLike) -> BenchmarkRun:
     path = as_path(source, "source")
     path = path / RESULTS if os.path.isdir(path) else path
     check_readable(path)
-    try:
+    with as_ours(f"{path} does not hold the results of a benchmark", FileFormatError, *MALFORMED):
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
             raise ValueError(f"it is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
@@ -167,5 +162,3 @@ def read_run(source: PathLike) -> BenchmarkRun:
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
         low_data = [LowData(**one) for one in body.get("low_data", ())]
         return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(f"{path} does not hold the results of a benchmark ({error!r})") from error

@@ -61,12 +61,10 @@ def toy_figure(run: ToyRun, path: PathLike) -> None:
     prior = "mixture of Gaussians" if several else "Gaussian"
     panels = [
         Panel("data", "", lambda axes: _points(axes, run), f"NLL under the truth {run.true_nll:.2f}"),
-        _energy(run, run.mixture, prior),
-        _residual(run),
-        _energy(run, run.corrected, f"{prior} + residual"),
+        _energy(run, run.mixture, prior), _residual(run), _energy(run, run.corrected, f"{prior} + residual"),
         _energy(run, run.ebm, "EBM alone"),
         *[Panel("mass of each mode", "", lambda axes: _masses(axes, run))] * several,
-    ]
+    ]  # fmt: skip
     title = "Short chains that do not mix bias an EBM; correcting a mixture keeps every mode"
     figure = assemble(
         Chart(

@@ -2,11 +2,9 @@
 
 from outfield.scale.cluster import connected as connected
 from outfield.scale.scorer import score_files as score_files
-from outfield.scale.shards import ShardedBank as ShardedBank
 from outfield.scale.shards import fit_mixture as fit_mixture
 
 __all__ = [
-    "ShardedBank",
     "connected",
     "fit_mixture",
     "score_files",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outfield.config import require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, as_ours
 from outfield.features import FeatureSet, arrow, columns_by_field, parquet_file, readable, values_of
 from outfield.images import IMAGE_ENDINGS, Skipped, image_names
 from outfield.scale.storage import Place, digest, stamp
@@ -111,7 +111,7 @@ class Part:
             there, wanted = _fields(place, file.schema_arrow), ("features", *fields)
             found = {name: columns for name, columns in there.items() if name in wanted}
             (rows,) = self._table(file, [*chain(*found.values())]).combine_chunks().to_batches()
-        with located(f"{place.shown}, rows {self.start:,} to {self.stop:,}"):
+        with as_ours(f"{place.shown}, rows {self.start:,} to {self.stop:,}", None, OutfieldError):
             return FeatureSet(**values_of(_path(place), rows, found))
 
     def _table(self, file: Any, columns: Sequence[str | None]) -> Any:
@@ -144,24 +144,8 @@ class Part:
 @contextmanager
 def _parquet(place: Place) -> Iterator[Any]:
     """A Parquet file, whatever is wrong with it being one kind of error."""
-    with place.opened() as file:
-        try:
-            with parquet_file(file) as opened:
-                yield opened
-        except OutfieldError:
-            raise
-        except Exception as error:  # a damaged file leads to errors of many kinds
-            why = str(error).strip().partition("\n")[0]
-            raise FileFormatError(f"{place.shown} cannot be read as Parquet: {why:.300}") from error
-
-
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Errors that say where the rows lie."""
-    try:
-        yield
-    except OutfieldError as error:
-        raise type(error)(f"{where}: {error}") from error
+    with place.opened() as file, as_ours(f"{place.shown} cannot be read as Parquet"), parquet_file(file) as opened:
+        yield opened
 
 
 def _column(schema: Any, wanted: Sequence[str]) -> str | None:
@@ -170,7 +154,7 @@ def _column(schema: Any, wanted: Sequence[str]) -> str | None:
 
 def _fields(place: Place, schema: Any) -> dict[str, list[str]]:
     """The columns of each field of features."""
-    with located(place.shown):
+    with as_ours(place.shown, None, OutfieldError):
         return columns_by_field(_path(place), [name for name in schema.names if name not in NAMES])
 
 

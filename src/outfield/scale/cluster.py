@@ -11,9 +11,8 @@ from typing import Any
 
 from outfield import errors
 from outfield.config import require_number
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError, as_ours
 from outfield.extras import library
-from outfield.files import reason
 
 LOCAL = "local"
 STORE = 256 * 2**20
@@ -42,11 +41,9 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
     if address == LOCAL:
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE + 2 * content}
         settings |= {**own, "_temp_dir": os.environ.get("RAY_TMPDIR")}
-    try:
+    where = "no Ray cluster could be started here" if address == LOCAL else f"there is no Ray cluster at {address}"
+    with as_ours(where, StorageError):
         ray.init(address=address, **settings)
-    except Exception as error:  # a cluster that cannot be had leads to errors of many kinds
-        where = "no Ray cluster could be started here" if address == LOCAL else f"there is no Ray cluster at {address}"
-        raise StorageError(f"{where}: {error!s:.500}") from error
     try:
         yield ray
     finally:
@@ -63,10 +60,8 @@ def _check_address(address: str) -> None:
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(wrong)
-    try:
+    with as_ours(f"there is no Ray cluster at {address}", StorageError, OSError):
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except OSError as error:
-        raise StorageError(f"there is no Ray cluster at {address}: {reason(error)}") from error
 
 
 def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
@@ -76,9 +71,8 @@ def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
     count = most if workers is None else workers
     require_number("workers", count, least=1, whole=True)
     if count * threads > cores:
-        raise InputError(
-            f"workers is {count}, of {threads} threads each, but the cluster has {cores} cores; take {most} workers or fewer"
-        )
+        what = f"workers is {count}, of {threads} threads each, but the cluster has {cores} cores"
+        raise InputError(f"{what}; take {most} workers or fewer")
     return count
 
 
@@ -104,14 +98,9 @@ def mapped(
     at_a_time = 2 if len(items) >= 4 * count else 1
     with _quiet(data):
         work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
-            worker,
-            batch_size=1,
-            compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
-            fn_constructor_args=tuple(arguments),
-            num_cpus=cpus,
-            num_gpus=gpus,
-            max_task_retries=RETRIES,
-        )
+            worker, batch_size=1, compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
+            fn_constructor_args=tuple(arguments), num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
+        )  # fmt: skip
         for row in work.iter_rows():
             if row["error"]:
                 raise error_of(row["error"])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from outfield.config import require_choice, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, as_ours
 from outfield.extras import library
 from outfield.features import arrow, whole_parquet
 from outfield.files import SCRATCH_NAME, PathLike, as_path
@@ -26,7 +26,7 @@ from outfield.guard import COLUMNS, Guard, Verdict
 from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
 from outfield.modes import limited_worker
 from outfield.progress import bar
-from outfield.scale.catalog import Part, catalog, default_part_rows, located
+from outfield.scale.catalog import Part, catalog, default_part_rows
 from outfield.scale.cluster import connected, error_text, mapped, worker_count
 from outfield.scale.storage import Place, digest
 from outfield.version import __version__
@@ -88,9 +88,8 @@ def score_files(
     if f"{target.address.rstrip('/')}/".startswith(f"{origin.address.rstrip('/')}/"):
         raise InputError(f"--out {out} lies in {source}, which is scored; name a folder outside of it")
     if engine == "ray" and (target.in_own_memory or origin.in_own_memory):
-        raise InputError(
-            "files in the memory of this process cannot be seen by workers; use a folder or an object store"
-        )
+        what = "files in the memory of this process cannot be seen by workers"
+        raise InputError(f"{what}; use a folder or an object store")
     with bar("looking through the source"):
         found = catalog(source)
     size = default_part_rows(len(found)) if part_rows is None else part_rows
@@ -170,7 +169,7 @@ class Scorer:
             found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
         else:
             rows = part.features([*self.guard.widths])
-            with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
+            with as_ours(f"{part.prefix}, rows {part.start:,} to {part.stop:,}", None, OutfieldError):
                 found = [*self.guard.judge(rows, files)]
         if not part.names and part.place().stamp() != part.stamp:
             raise FileFormatError(f"{part.prefix} was changed while it was scored; score it anew, into another folder")
@@ -227,13 +226,6 @@ class PartImages(ImageSource):
     def __len__(self) -> int:
         return self.part.rows
 
-    @property
-    def size(self) -> None:
-        return None
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self.part.to_text().encode()).hexdigest()
-
     def __getitem__(self, index: int) -> np.ndarray:
         if not self._first <= index < self._first + len(self._window):
             self._first, window = index, slice(index, index + WINDOW)
@@ -269,14 +261,11 @@ PAUSE = 20
 NAMED = 20
 """Damaged files that an error names, at most."""
 SAYS = {
-    "guard": "another guard",
-    "source": "another source, or files of it that were changed since",
-    "rows": "another number of rows",
-    "parts": "another number of parts",
-    "part_rows": "parts of {} rows (--part-rows)",
-    "threads": "{} threads a worker (--threads)",
+    "guard": "another guard", "source": "another source, or files of it that were changed since",
+    "rows": "another number of rows", "parts": "another number of parts",
+    "part_rows": "parts of {} rows (--part-rows)", "threads": "{} threads a worker (--threads)",
     "on_error": "--on-error {}",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -308,9 +297,8 @@ class Results:
         names = [name for name in out.names() if not SCRATCH_NAME.fullmatch(name)] if there else []
         if MANIFEST not in names:
             if names:
-                raise InputError(
-                    f"--out {out.shown} holds {names[0]} and no results of outfield score; name a folder of its own"
-                )
+                what = f"--out {out.shown} holds {names[0]} and no results of outfield score"
+                raise InputError(f"{what}; name a folder of its own")
             out.make_folder()
             head = {"format": FORMAT, "version": VERSION, "outfield": __version__, "torch": str(torch.__version__)}
             out.under(MANIFEST).write_first(_text({**head, **asdict(manifest)}))
@@ -321,17 +309,15 @@ class Results:
         for name, value in asdict(manifest).items():
             if self.head.get(name) != value:
                 said = SAYS[name].format(self.head.get(name))
-                raise InputError(
-                    f"--out {out.shown} holds results of {said}; go on with what they were begun with, or name another folder"
-                )
+                what = f"--out {out.shown} holds results of {said}"
+                raise InputError(f"{what}; go on with what they were begun with, or name another folder")
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:
         there = {name for name in self.out.names() if name.endswith(".parquet")}
         unknown = sorted(there - {part.file for part in parts})
         if unknown:
-            raise InputError(
-                f"{self.out.shown} holds {unknown[0]}, which is none of its {len(parts):,} parts; remove it"
-            )
+            what = f"{self.out.shown} holds {unknown[0]}, which is none of its {len(parts):,} parts"
+            raise InputError(f"{what}; remove it")
         return [part for part in parts if part.file not in there]
 
     def keep(self, parts: Sequence[Part], written: Iterable[tuple[str, str]]) -> None:
@@ -374,9 +360,8 @@ class Results:
         if (table.schema.metadata or {}).get(MARK) != self.mark.encode():
             return FileFormatError(f"{place.shown} holds results of another guard, source or setting")
         if found != expected:
-            return FileFormatError(
-                f"{place.shown} has {len(found):,} rows that are not the {len(expected):,} of its part"
-            )
+            told = f"{place.shown} has {len(found):,} rows that are not the {len(expected):,} of its part"
+            return FileFormatError(told)
         self.digests[part.file] = sha256
         ood, failed = table.column("is_ood").to_pylist(), table.column("error")
         return len(found), sum(map(bool, ood)), len(found) - failed.null_count
@@ -387,10 +372,8 @@ def _text(plain: dict[str, Any]) -> bytes:
 
 
 def _read(place: Place) -> dict[str, Any]:
-    try:
+    with as_ours(f"{place.shown} is damaged", FileFormatError, ValueError):
         found = json.loads(place.read())
-    except ValueError as error:
-        raise FileFormatError(f"{place.shown} is damaged: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") not in (1, VERSION):
         raise FileFormatError(f"{place.shown} is no manifest of {FORMAT}, version 1 or {VERSION}")
     return found

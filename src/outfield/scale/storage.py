@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
+from outfield.errors import InputError, MissingExtraError, StorageError, as_ours
 from outfield.extras import library
-from outfield.files import open_to_read, reason, write_bytes, write_new
+from outfield.files import open_to_read, write_bytes, write_new
 
 STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
 """What file systems say of a file that changes with its content; the first that is there is taken."""
@@ -67,15 +67,11 @@ class Place:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OutfieldError:
-            raise
-        except FileNotFoundError as error:
-            raise StorageError(f"cannot {what} {self.shown}: there is no such file") from error
-        except Exception as error:  # clients of object stores raise nearly anything
-            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-            raise StorageError(f"cannot {what} {self.shown}: {kind}{reason(error)}") from error
+        with as_ours(f"cannot {what} {self.shown}", StorageError):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise StorageError(f"cannot {what} {self.shown}: there is no such file") from error
 
     def is_folder(self) -> bool:
         """Whether it is a folder, or a prefix of an object store under which there is something."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, OutfieldError, as_ours
 from outfield.files import PathLike, Record, read_record, write_record
 from outfield.percent import counted
 from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play, uniform
@@ -157,10 +157,8 @@ class Drift:
         odd |= places < 1
         if odd.any():
             at = int(odd.argmax())
-            raise InputError(
-                f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give; they give multiples "
-                f"of 1 / {slots}"
-            )
+            what = f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give"
+            raise InputError(f"{what}; they give multiples of 1 / {slots}")
         return self._take(places / slots, places.astype(np.int64) - 1)
 
     def _take(self, p_values: np.ndarray, gaps: np.ndarray | None) -> bool:
@@ -212,24 +210,14 @@ class Drift:
         with self._lock:
             now, (low, high) = self._now, self.share_interval(confidence)
             return {
-                "samples": now.seen,
-                "ood": now.ood,
-                "share_ood": now.ood / now.seen if now.seen else None,
-                "share_low": low,
-                "share_high": high,
-                "confidence": confidence,
-                "expected": self.p_limit,
+                "samples": now.seen, "ood": now.ood, "share_ood": now.ood / now.seen if now.seen else None,
+                "share_low": low, "share_high": high, "confidence": confidence, "expected": self.p_limit,
                 "recent_samples": len(self._recent),
                 "recent_share": float(self._recent.mean()) if len(self._recent) else None,
-                "histogram": self._histogram.tolist(),
-                "log_wealth": now.log_wealth,
-                "largest_log_wealth": now.largest_log_wealth,
-                "limit": -math.log(self.alpha),
-                "alpha": self.alpha,
-                "alarm": self.alarm,
-                "alarm_at": now.alarm_at,
-                "since": now.since if self.alarm else None,
-            }
+                "histogram": self._histogram.tolist(), "log_wealth": now.log_wealth,
+                "largest_log_wealth": now.largest_log_wealth, "limit": -math.log(self.alpha), "alpha": self.alpha,
+                "alarm": self.alarm, "alarm_at": now.alarm_at, "since": now.since if self.alarm else None,
+            }  # fmt: skip
 
     def __repr__(self) -> str:
         told = self.summary()
@@ -246,13 +234,11 @@ class Drift:
         with self._lock:
             rule = self.threshold
             return {
-                **{name: getattr(self, name) for name in SETTINGS},
-                "value": None if rule is None else rule.value,
-                "source": None if rule is None else rule.source,
-                **asdict(self._now),
+                **{name: getattr(self, name) for name in SETTINGS}, "value": None if rule is None else rule.value,
+                "source": None if rule is None else rule.source, **asdict(self._now),
                 **({} if rule is None else {"reference": rule.reference.clone()}),
                 **{name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
-            }
+            }  # fmt: skip
 
     @classmethod
     def of_state(cls, state: dict[str, Any], threshold: Threshold | None = None) -> Drift:
@@ -308,10 +294,8 @@ class Drift:
             InputError: It is of another threshold.
         """
         header, tensors = read_record(path, "Drift")
-        try:
+        with as_ours(f"{path} holds a Drift that cannot be one", FileFormatError, OutfieldError):
             loaded = cls.of_state({**header, **tensors})
-        except OutfieldError as error:
-            raise FileFormatError(f"{path} holds a Drift that cannot be one: {error}") from error
         if threshold is not None and not same(loaded.threshold, threshold):
             raise InputError(f"{path} was kept with another threshold; begin a new file for this one")
         return loaded

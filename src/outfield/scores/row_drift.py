@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from outfield.config import require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, TooFewSamplesError
+from outfield.errors import MALFORMED, FileFormatError, InputError, TooFewSamplesError, as_ours
 from outfield.files import PathLike, Record, as_tensor, read_record, write_record
 from outfield.percent import counted
 from outfield.scores.drift import Drift, in_words
@@ -137,12 +137,10 @@ class RowDrift:
         """
         record = Record(*read_record(path, "RowDrift"))
         made = cls.__new__(cls)
-        try:
+        with as_ours(f"{path} holds a RowDrift that cannot be one", FileFormatError, *MALFORMED):
             made.alpha, made._levels = record.header["alpha"], record.header["levels"]
             parts = {name: record.part(str(index)) for index, name in enumerate(record.header["columns"])}
             made._watches = {name: Drift.of_state({**part.header, **part.tensors}) for name, part in parts.items()}
-        except (KeyError, TypeError, OutfieldError) as error:
-            raise FileFormatError(f"{path} holds a RowDrift that cannot be one: {error}") from error
         return made
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.errors import FileFormatError, InputError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, TooFewSamplesError, as_ours
 from outfield.files import PathLike, Record, read_record, write_record
 from outfield.scores.vectors import as_scores, rank, source_of
 
@@ -102,10 +102,8 @@ class Threshold:
         """Scores (N,), refused where they are known to be another detector's."""
         known = source_of(scores)
         if None not in (known, self.source) and known != self.source:
-            raise InputError(
-                f"these are scores of {known}, but the threshold was chosen on scores of {self.source}; "
-                "choose one for each detector, with Threshold.fit on its own held-out scores"
-            )
+            what = f"these are scores of {known}, but the threshold was chosen on scores of {self.source}"
+            raise InputError(f"{what}; choose one for each detector, with Threshold.fit on its own held-out scores")
         return as_scores("scores", scores)
 
     @property
@@ -143,10 +141,8 @@ class Threshold:
     def load(cls, path: PathLike) -> Threshold:
         """Read what :meth:`save` wrote."""
         header, tensors = read_record(path, "Threshold")
-        try:
+        with as_ours(f"{path} holds a Threshold that cannot be one", FileFormatError, KeyError, InputError):
             return cls.from_record(Record(header, tensors))
-        except (KeyError, InputError) as error:
-            raise FileFormatError(f"{path} holds a Threshold that cannot be one: {error}") from error
 
     def record(self) -> Record:
         """What a file holds of it."""

@@ -31,10 +31,8 @@ def as_scores(name: str, scores: Any, dtype: type[np.floating[Any]] = np.float64
         large = (integers > EXACT) | (integers < -EXACT)
         if large.any():
             at = int(large.argmax())
-            raise InputError(
-                f"{name} has {integers[at]} at position {at}; integers beyond 2^53 cannot be told apart as scores, "
-                "so pass smaller ones or floats"
-            )
+            what = f"{name} has {integers[at]} at position {at}; integers beyond 2^53 cannot be told apart as scores"
+            raise InputError(f"{what}, so pass smaller ones or floats")
     array = (tensor if tensor.dtype == torch.float32 else tensor.double()).numpy().astype(dtype, copy=False)
     if np.isnan(array).any():
         raise InputError(f"{name} has NaN at position {int(np.isnan(array).argmax())}; scores must be numbers")

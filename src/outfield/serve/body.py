@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import csv
 import io
@@ -12,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 import numpy as np
 from python_multipart.multipart import parse_options_header
@@ -19,7 +21,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.features import NUMBER, TRUTH, FeatureSet
 from outfield.guard import Guard
 from outfield.percent import counted
@@ -86,6 +88,76 @@ class Bodies:
                         return
 
 
+# CloudEvents 1.0 over HTTP, as payload loggers and brokers post them
+
+ATTRIBUTES = ("specversion", "id", "source", "type")
+"""What every event has."""
+LONGEST_ATTRIBUTE = 2048
+
+
+class Event(NamedTuple):
+    """An event: its attributes by name, and its data."""
+
+    about: dict[str, str]
+    data: bytes
+
+    def header(self, name: str) -> str | None:
+        """A header of the request that was logged, where KServe's logger was told to keep it (``metadataHeaders``)."""
+        try:
+            kept = json.loads(self.about.get("metadata", "{}"))
+            return next(str(value[0]) for own, value in kept.items() if own.lower() == name)
+        except (ValueError, RecursionError, AttributeError, LookupError, TypeError, StopIteration):
+            return None
+
+
+def event_of(headers: Headers, body: bytearray) -> Event:
+    """The event that a request is: in headers ``ce-…`` and the body (binary mode), or in a JSON object (structured mode)."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.startswith("application/cloudevents") and kind != "application/cloudevents+json":
+        raise Refused(
+            415, f"events come one by one, in binary mode or as application/cloudevents+json, not as {kind:.60}"
+        )
+    try:
+        if kind == "application/cloudevents+json":
+            said = json.loads(body)
+            about = {name: value for name, value in said.items() if isinstance(value, str)}
+            packed = about.pop("data_base64", None)
+            data = json.dumps(said.get("data")).encode() if packed is None else base64.b64decode(packed, validate=True)
+        else:
+            about = {name[3:]: _unescaped(value) for name, value in headers.items() if name.startswith("ce-")}
+            data = bytes(body)
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise Refused(400, f"the event cannot be read: {error!s:.200}") from error
+    if missing := [name for name in ATTRIBUTES if not about.get(name)]:
+        raise Refused(
+            400, f"this is no CloudEvent: it has no {' and no '.join(missing)} (headers ce-…, or a JSON object)"
+        )
+    if about["specversion"] != "1.0":
+        raise Refused(400, f"the event is of CloudEvents {about['specversion']:.20}; send 1.0")
+    if max(len(about[name]) for name in ATTRIBUTES) > LONGEST_ATTRIBUTE:
+        raise Refused(400, f"an attribute of the event is longer than {LONGEST_ATTRIBUTE:,} letters")
+    return Event(about, data)
+
+
+def _unescaped(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = re.sub(r"\\(.)", r"\1", value[1:-1])
+    return unquote(value, errors="strict")
+
+
+OUTLIER = "org.kubeflow.serving.inference.outlier"
+"""The type of the event that answers, as alibi-detect's server has it on KServe."""
+TAKEN_OVER = ("inferenceservicename", "namespace", "component", "endpoint")
+PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
+
+
+def answering(event: Event, source: str) -> dict[str, str]:
+    """Headers of the event that answers: its id is that of the request."""
+    about = {"specversion": "1.0", "type": OUTLIER, "source": source, "id": event.about["id"]}
+    about |= {name: event.about[name][:LONGEST_ATTRIBUTE] for name in TAKEN_OVER if name in event.about}
+    return {f"ce-{name}": quote(value, PRINTABLE, errors="replace") for name, value in about.items()}
+
+
 AT_ONCE = 65_536
 """Bytes of a body that are read without giving other clients a turn."""
 KINDS = "multipart/form-data with files, an image (image/…), or rows as text/csv or application/json"
@@ -147,15 +219,16 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 def rows_of(upload: Upload, guard: Guard) -> list[Any]:
     """Each row of a text as :func:`together` takes it, or, as an InputError, why it cannot be used."""
     kind = "JSON" if upload.is_json else "CSV"
-    try:
+    with as_ours(f"this is no {kind} in UTF-8", InputError, ValueError, RecursionError, csv.Error):
         text = upload.content.decode("utf-8-sig")
         listed = json.loads(text) if upload.is_json else _lines(text)
-    except (ValueError, RecursionError, csv.Error) as error:
-        raise InputError(f"this is no {kind} in UTF-8: {error!s:.200}") from error
+        listed = [listed] if guard.takes == "texts" and isinstance(listed, str | dict) else listed
     if not isinstance(listed, list):
-        raise InputError("rows in JSON are a list: of objects, or of lists of numbers for a guard of features")
-    width = sum(guard.widths.values())
-    if guard.table is None:
+        raise InputError("rows in JSON are a list: of objects, of lists of numbers (a guard of features), or of texts")
+    width, columns = sum(guard.widths.values()), guard.reader.columns
+    if upload.is_json and guard.takes == "texts":
+        listed = [{columns[0].name: row} if isinstance(row, str) else row for row in listed]
+    if not columns:
         listed = listed[1:] if listed and listed[0][:1] == ["feature_0"] else listed
         found = [_or_error(_numbers, row, width) for row in listed]
     elif upload.is_json:
@@ -164,7 +237,7 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
         names = [name.strip() for name in listed[0]] if listed else []
         if len({*names}) < len(names):
             raise InputError(f"the first line names {max(names, key=names.count)!r:.60} twice")
-        kinds = {column.name: column.kind for column in guard.table.columns}
+        kinds = {column.name: column.kind for column in columns}
         found = [_or_error(_cells, line, names, kinds) for line in listed[1:]]
     if not found:
         raise InputError("there are no rows; in a CSV the first line names the columns of a table, the others are rows")
@@ -173,7 +246,7 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
 
 def together(rows: list[Any], guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
     """Rows as features, or as the columns of a table."""
-    if guard.table is not None:
+    if guard.reader.columns:
         names = dict.fromkeys(chain.from_iterable(rows))
         return {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in names}
     parts = np.split(np.stack(rows), np.cumsum([*guard.widths.values()])[:-1], axis=1)
@@ -194,11 +267,11 @@ def _or_error(read: Callable[..., Any], *given: Any) -> Any:
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:
-    try:
-        with np.errstate(over="ignore"):
-            found = np.array(row, np.float32)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"it is no list of numbers: {error!s:.100}") from error
+    with (
+        as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError),
+        np.errstate(over="ignore"),
+    ):
+        found = np.array(row, np.float32)
     if found.shape != (width,):
         raise InputError(f"it has {found.size} numbers; this guard takes {width}")
     if not np.isfinite(found).all():

@@ -13,6 +13,7 @@ import numpy as np
 
 from outfield.features import NUMBER, TEXT, TRUTH, FeatureSet
 from outfield.guard import Guard, Verdict
+from outfield.serve.body import Upload
 from outfield.serve.limits import Refused
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -35,14 +36,22 @@ def parse(body: bytearray, header_length: str | None, plain: bool = False) -> As
 
     With ``plain`` the inputs are columns of a table: more types of numbers, and texts as they are, not images in Base64.
     """
+    return _asked(*_head(body, header_length), plain)
+
+
+def _head(body: bytes | bytearray, header_length: str | None) -> tuple[Any, memoryview]:
+    """The JSON of a request, and the bytes behind it."""
     said_length = str(len(body)) if header_length is None else header_length
     length = int(said_length) if said_length.isdecimal() and len(said_length) < 16 else -1
     if not 0 <= length <= len(body):
         raise Refused(400, f"Inference-Header-Content-Length is {said_length[:20]!r}; the body has {len(body)} bytes")
     try:
-        said = json.loads(body[:length])
+        return json.loads(body[:length]), memoryview(body)[length:]
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the request is no JSON: {error}") from error
+
+
+def _asked(said: Any, rest: memoryview, plain: bool) -> Asked:
     inputs = said.get("inputs") if isinstance(said, dict) else None
     if not isinstance(inputs, list) or not inputs or not all(isinstance(one, dict) for one in inputs):
         raise Refused(400, "the request must be an object with a list of inputs")
@@ -51,7 +60,6 @@ def parse(body: bytearray, header_length: str | None, plain: bool = False) -> As
     number = said.get("id")
     if number is not None and not isinstance(number, str):
         raise Refused(400, "the id of a request is a text")
-    rest = memoryview(body)[length:]
     found: dict[str, list[bytes] | np.ndarray] = {}
     for one in inputs:
         name, value, rest = _input(one, rest, plain)
@@ -165,7 +173,7 @@ def _from_json(data: Any, shape: tuple[int, ...], datatype: str, name: str, plai
     except OverflowError as error:
         raise Refused(400, f"input {name!r} holds a number that is too large") from error
     if plain:
-        return array
+        return array.reshape(shape)
     if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
         raise Refused(400, f"the data of input {name!r} must lie in 0 … 255")
     with np.errstate(over="ignore"):
@@ -206,9 +214,9 @@ COLUMN_TYPES = ("BYTES", "FP64", "FP32", "INT64", "INT32", "UINT8", "BOOL")
 
 def inputs_of(guard: Guard) -> list[dict[str, Any]]:
     """The columns or features that a guard takes, as the protocol describes inputs."""
-    if guard.table is None:
+    if not guard.reader.columns:
         return [{"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()]
-    return [{"name": one.name, "datatype": DATATYPES[one.kind], "shape": [-1]} for one in guard.table.columns]
+    return [{"name": one.name, "datatype": DATATYPES[one.kind], "shape": [-1]} for one in guard.reader.columns]
 
 
 def images_of(asked: Asked) -> list[Any] | None:
@@ -225,7 +233,7 @@ def images_of(asked: Asked) -> list[Any] | None:
 
 def rows_of(asked: Asked, guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
     """The rows of a request: features, or the columns of a table."""
-    if guard.table is not None:
+    if guard.reader.columns:
         return {name: _column(name, value) for name, value in asked.inputs.items()}
     widths, given = guard.widths, asked.inputs
     if not set(widths) - {"logits"} <= set(given) <= {*widths, "features", "logits"}:
@@ -241,6 +249,65 @@ def _column(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
             return np.array([text.decode() for text in value], dtype=object)
         except UnicodeDecodeError as error:
             raise Refused(400, f"input {name!r} holds texts that are no UTF-8") from error
-    if value.ndim not in (1, 2) or value.size != len(value):
+    if value.size != max(value.shape):
         raise Refused(400, f"input {name!r} has shape {[*value.shape]}; a column is [N] or [N, 1]")
     return value.reshape(-1)
+
+
+# What another model was asked, in V2 or V1, with its own names of inputs and outputs
+
+
+def logged(
+    body: bytes, header_length: str | None, guard: Guard
+) -> list[Any] | FeatureSet | dict[str, np.ndarray] | Upload:
+    """Images, rows, or a file of rows: the inputs of V2, or the ``instances`` of V1.
+
+    One input [N, D] of any name, or a list of D numbers, is what the guard of rows looks at, in its order.
+    """
+    said, rest = _head(body, header_length)
+    if isinstance(said, dict) and isinstance(said.get("instances"), list):
+        return _instances(said["instances"], guard)
+    rows = guard.takes != "images"
+    asked = _asked({**said, "outputs": None} if isinstance(said, dict) else said, rest, plain=rows)
+    if not rows and (images := images_of(asked)) is not None:
+        return images
+    widths = guard.widths if guard.table is None else {column.name: 1 for column in guard.table.columns}
+    first = next(iter(asked.inputs.values()))
+    if isinstance(first, np.ndarray) and first.ndim == 2 and len(asked.inputs) == 1 and {*asked.inputs} != {*widths}:
+        if first.shape[1] != (width := sum(widths.values())):
+            raise Refused(400, f"the input has shape {[*first.shape]}; this guard looks at {width} numbers a row")
+        parts = np.split(first, np.cumsum([*widths.values()])[:-1], axis=1)
+        asked = asked._replace(inputs=dict(zip(widths, parts, strict=True)))
+    if guard.table is None and any(isinstance(one, list) for one in asked.inputs.values()):
+        raise Refused(400, "an input holds texts; this guard looks at numbers")
+    return rows_of(asked, guard)
+
+
+def _instances(given: list[Any], guard: Guard) -> list[Any] | Upload:
+    if guard.takes == "images":
+        return [_image(one) for one in given]
+    if guard.table is not None:
+        names = [column.name for column in guard.table.columns]
+        given = [dict(zip(names, row, strict=True)) if _is_list(row, len(names)) else row for row in given]
+    return Upload(None, json.dumps(given).encode(), is_json=True)
+
+
+def _is_list(row: Any, length: int) -> bool:
+    return isinstance(row, list) and len(row) == length
+
+
+def _image(instance: Any) -> bytes | np.ndarray:
+    """An image in Base64, within objects of one key if need be, or pixels [H, W, 3]."""
+    while isinstance(instance, dict) and len(instance) == 1:
+        (instance,) = instance.values()
+    try:
+        if isinstance(instance, str):
+            return base64.b64decode(instance, validate=True)
+        pixels = np.array(instance)
+    except (ValueError, OverflowError) as error:
+        raise Refused(400, f"an instance is no image: {error!s:.100}") from error
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype.kind != "i" or pixels.min() < 0 or pixels.max() > 255:
+        raise Refused(
+            400, 'an instance is an image in Base64, {"b64": …}, or its pixels [H, W, 3], whole numbers 0 … 255'
+        )
+    return pixels.astype(np.uint8)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outfield.config import require, require_number
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, StorageError, as_ours
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Settings:
     save_every: float = 5.0  # seconds between two times that it is written
     look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
     device: str = "auto"  # where the networks run
+    otlp: str | None = None  # address of an OpenTelemetry collector
     drain: float = 5.0  # seconds for which a service that was asked to end takes requests and says that it is not ready
 
 
@@ -74,10 +75,8 @@ def read_token(file: Path | None, environment: str | None) -> str | None:
     """The token of a file, or else of the environment; None where neither gives one."""
     if file is None and environment is None:
         return None
-    try:
+    with as_ours(f"cannot read the token from {file}", StorageError, OSError, UnicodeDecodeError):
         token = (environment or "") if file is None else file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"cannot read the token from {file}: {error}") from error
     token = token.strip()
     where = "OUTFIELD_TOKEN" if file is None else str(file)
     if not token or not token.isascii() or not token.isprintable() or " " in token:

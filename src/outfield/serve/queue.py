@@ -110,11 +110,8 @@ class ReviewQueue:
         following = wanted[PAGE_SIZE - 1] if len(wanted) > PAGE_SIZE else None
         sample = [seen for own, seen in ids.items() if own[0] == "s"]
         counts = {
-            "items": len(ids),
-            "reviewed": sum(ids.values()),
-            "sample": len(sample),
-            "sample_reviewed": sum(sample),
-        }
+            "items": len(ids), "reviewed": sum(ids.values()), "sample": len(sample), "sample_reviewed": sum(sample),
+        }  # fmt: skip
         return {"guard": self.name, "counts": counts, "items": found, "next": following}
 
     def stop(self) -> None:
@@ -134,10 +131,10 @@ def plain(one: Verdict) -> dict[str, Any]:
 
 def _row(guard: Guard, rows: FeatureSet | Mapping[str, np.ndarray], place: int) -> dict[str, Any]:
     """A row ready for JSON: its fields, or the cells that the guard looks at, null where one is missing."""
-    if isinstance(rows, FeatureSet) or guard.table is None:
-        return {name: values[place].tolist() for name, values in rows.tensors().items()}  # type: ignore[union-attr]
+    if isinstance(rows, FeatureSet):
+        return {name: values[place].tolist() for name, values in rows.tensors().items()}
     found = {}
-    for column in guard.table.columns:
+    for column in guard.reader.columns:
         cell = rows[column.name][place]
         cell = column.cell(cell.item() if isinstance(cell, np.generic) else cell, missing=True, from_text=False)
         found[column.name] = bool(cell) if column.kind == TRUTH and cell is not None else cell

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Collection, MutableMapping, Sequence
 from importlib import resources
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -26,7 +26,7 @@ from outfield.errors import InputError
 from outfield.features import FIELDS
 from outfield.guard import ExplainedVerdict, ImageVerdict, ReviewFolder, Verdict, classes_of
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.body import uploads_of
+from outfield.serve.body import Upload, answering, event_of, uploads_of
 from outfield.serve.limits import Refused
 from outfield.serve.models import Model
 from outfield.serve.queue import SHOWN, ReviewQueue
@@ -40,9 +40,11 @@ SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with 
 
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-_ROWS = {"type": "array", "items": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "number"}}]}}
+_ROW = [{"type": "object"}, {"type": "string"}, {"type": "array", "items": {"type": "number"}}]
+_ROWS = {"type": "array", "items": {"anyOf": _ROW}}
 _TENSORS = {"application/json": {"type": "object"}, "application/octet-stream": _FILE}
 _UPLOADS = {"multipart/form-data": _FILES, "image/*": _FILE, "text/csv": {"type": "string"}, "application/json": _ROWS}
+_EVENTS = {"application/json": {"type": "object"}, "application/cloudevents+json": {"type": "object"}}
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 ANSWERS: dict[int | str, dict[str, Any]] = {
     "default": {"description": "What was wrong.", "content": {"application/json": {"schema": ERROR}}}
@@ -161,9 +163,9 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
                 400, f"{model.name} judges the boxes of an image, which this protocol has no place for: POST /v1/check"
             )
         async with service.bodies.read(request, deadline) as body:
-            given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard.table is not None
+            given = body, request.headers.get(protocol.HEADER_LENGTH), bool(model.guard.reader.columns)
             asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
-            images = protocol.images_of(asked) if model.guard.table is None else None
+            images = None if model.guard.reader.columns else protocol.images_of(asked)
             if images is not None:
                 verdicts = await service.work.images(model, [(None, one) for one in images], deadline)
             else:
@@ -194,7 +196,7 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/check", tags=["Verdicts"], openapi_extra=_body(_UPLOADS), responses=verdicts)
     async def check(request: Request, guard: str | None = None, why: bool = False) -> Response:
-        """A verdict on each image of a form or body, or on each row of CSV or JSON, as ``outfield guard check --json`` prints it.
+        """Verdicts on images of a form or body, or on rows or texts in CSV or JSON, as ``outfield guard check --json`` has them.
 
         What cannot be read has an error instead. With ``why`` the columns that make a row of a table OOD are named.
         """
@@ -213,6 +215,32 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
                     found += await work.upload(model, one, deadline, why)
         _count(service, request, model.name, found)
         return _json([_plain(one) for one in found])
+
+    @app.post("/v1/events", tags=["Verdicts"], openapi_extra=_body(_EVENTS), responses=verdicts)
+    async def events(request: Request, guard: str | None = None) -> Response:
+        """A CloudEvent, as KServe's payload logger posts it: an inference request (V2 or V1) is judged.
+
+        Another event that holds the verdicts of ``/v1/check`` answers it. Events of other types are not looked at (202).
+        """
+        deadline, work = _deadline(request, service), service.work
+        async with service.bodies.read(request, deadline) as body:
+            event = await work.aside(event_of, len(body), deadline, request.headers, body)
+            if not event.about["type"].endswith(".inference.request"):
+                return Response(status_code=202)
+            if guard is None and len(service.models) > 1:
+                guard = event.about.get("inferenceservicename")
+            model = service.model(guard)
+            asked = event.data, event.header(protocol.HEADER_LENGTH), model.guard
+            given = await work.aside(protocol.logged, len(event.data), deadline, *asked)
+            if isinstance(given, list):
+                found = await work.images(model, [(None, one) for one in given], deadline)
+            elif isinstance(given, Upload):
+                found = await work.upload(model, given, deadline, why=False)
+            else:
+                found = await work.rows(model, given, deadline)
+        _count(service, request, model.name, found)
+        headers = answering(event, f"/v1/events?guard={quote(model.name)}")
+        return Response(json.dumps([_plain(one) for one in found]), headers=headers, media_type="application/json")
 
     @app.get("/v1/guards", tags=["Verdicts"])
     async def guards() -> Response:
@@ -417,6 +445,8 @@ class Gate:
         path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
         told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
         tell(level, "request", **told, **about)
+        if self.service.otlp is not None:
+            self.service.otlp.request(Headers(scope=scope), scope["method"], route, status, seconds, about)
 
 
 def check_head(scope: Scope, token: str | None) -> None:

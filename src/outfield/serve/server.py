@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.serve.routes import make_app
 from outfield.serve.service import Service
 from outfield.serve.telemetry import tell
@@ -110,23 +110,12 @@ def make_server(
     check_tls(tls_cert, tls_key)
     limits = service.settings.limits
     config = uvicorn.Config(
-        make_app(service),
-        host=host,
-        port=port,
-        http=PatientProtocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
-        timeout_graceful_shutdown=round(limits.timeout) + 5,
-        ssl_certfile=None if tls_cert is None else str(tls_cert),
+        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="on",
+        log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        limit_concurrency=limits.connections, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
+        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=None if tls_cert is None else str(tls_cert),
         ssl_keyfile=None if tls_key is None else str(tls_key),
-    )
+    )  # fmt: skip
     with _tls_errors(tls_cert, tls_key):
         config.load()
 
@@ -154,16 +143,12 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
 
 @contextlib.contextmanager
 def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, None]:
-    try:
+    with as_ours(f"--tls-cert {cert} and --tls-key {key} cannot be used", InputError, OSError, ValueError):
         yield
-    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
-        raise InputError(f"--tls-cert {cert} and --tls-key {key} cannot be used: {error}") from error
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket at an address; clients that come before the server runs wait."""
-    try:
+    with as_ours(f"cannot listen at {host}, port {port}", InputError, after="; choose another --host or --port"):
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"cannot listen at {host}, port {port}: {error}; choose another --host or --port") from error

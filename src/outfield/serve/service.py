@@ -27,7 +27,7 @@ from outfield.serve.body import AT_ONCE, Bodies, Upload, rows_of, together
 from outfield.serve.inference_protocol import inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
-from outfield.serve.telemetry import Counts
+from outfield.serve.telemetry import Counts, Otlp
 
 Image = bytes | np.ndarray
 T = TypeVar("T")
@@ -54,8 +54,9 @@ class Work:
         """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
         guard, prepared, loop = model.guard, [], asyncio.get_running_loop()
         if guard.takes != "images":
-            message = f"the guard {model.name} looks at rows, not at images; send them as text/csv or application/json"
-            raise Refused(400, f"{message}, with {', '.join(one['name'] for one in inputs_of(guard)):.200}")
+            what, names = f"the guard {model.name} looks at {guard.reader.unit}, not at images", inputs_of(guard)
+            given = f"send them as text/csv or application/json, with {', '.join(one['name'] for one in names):.200}"
+            raise Refused(400, f"{what}; {given}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
@@ -158,6 +159,7 @@ class Service:
 
     def __init__(self, paths: Sequence[Path], settings: Settings = Settings()) -> None:
         self.settings, self.counts = settings, Counts()
+        self.otlp = None if settings.otlp is None else Otlp(settings.otlp, self.counts.registry)
         self.models = load_models(paths, settings, self.counts)
         self.bodies, self.work = Bodies(settings.limits), Work(settings.limits)
         self.ready = True
@@ -184,6 +186,8 @@ class Service:
         self.work.stop()
         for model in self.models.values():
             model.stop()
+        if self.otlp is not None:
+            self.otlp.stop()
 
     def _keep(self) -> None:
         """Look for files that have changed, and write what was seen."""

@@ -1,4 +1,7 @@
-"""What the service tells of itself: counts for Prometheus, and log lines of JSON that hold neither an image nor a token."""
+"""What the service tells of itself: counts for Prometheus, log lines of JSON, and spans and metrics for OpenTelemetry.
+
+None of it holds an image or a token.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,22 @@ import datetime
 import json
 import logging
 import math
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
+from outfield.config import require_number
+from outfield.errors import InputError
+from outfield.extras import library
 from outfield.guard import Verdict
 from outfield.version import __version__
 
@@ -142,3 +152,150 @@ def json_lines() -> Iterator[None]:
         logging.captureWarnings(False)
         for one, handlers, propagate in before:
             one.handlers, one.propagate = handlers, propagate
+
+
+# OpenTelemetry
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+QUIET = ("/metrics", "/v2/health/live", "/v2/health/ready")
+"""What is asked every few seconds, and has no span."""
+LAST = 2.0
+"""Seconds at the end in which a collector takes what is left."""
+
+
+class Otlp:
+    """Sends a span for each request, and the metrics of a registry every minute, by OTLP over HTTP.
+
+    A request waits for nothing: other threads send. What a collector does not take, or cannot be reached for, is lost, and the
+    log says so once. The environment variables of OpenTelemetry hold: OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, …
+    """
+
+    def __init__(self, address: str, registry: CollectorRegistry) -> None:
+        self._where, self._every = _host(address), _seconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000)
+        trace = library("opentelemetry.sdk.trace", "otel")
+        batches = library("opentelemetry.sdk.trace.export", "otel")
+        traces = library("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel")
+        metrics = library("opentelemetry.exporter.otlp.proto.http.metric_exporter", "otel")
+        self._kinds = library("opentelemetry.trace", "otel")
+        self._points = library("opentelemetry.sdk.metrics.export", "otel")
+        self._parents = library("opentelemetry.trace.propagation.tracecontext", "otel").TraceContextTextMapPropagator()
+        scopes = library("opentelemetry.sdk.util.instrumentation", "otel")
+        self._scope = scopes.InstrumentationScope("outfield", __version__)
+        about = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "outfield"), "service.version": __version__}
+        self._resource = library("opentelemetry.sdk.resources", "otel").Resource.create(about)
+        base = address.rstrip("/")
+        spans, self._metrics = (
+            traces.OTLPSpanExporter(f"{base}/v1/traces"),
+            metrics.OTLPMetricExporter(f"{base}/v1/metrics"),
+        )
+        self._exporters = {"spans": spans, "metrics": self._metrics}
+        for what, exporter in self._exporters.items():
+            exporter.export = self._told(exporter.export, what)
+        self._spans = trace.TracerProvider(resource=self._resource, shutdown_on_exit=False)
+        self._spans.add_span_processor(batches.BatchSpanProcessor(spans))
+        self._tracer = self._spans.get_tracer("outfield", __version__)
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it logs every failure; _told does once
+        self._registry, self._began, self._ended = registry, time.time_ns(), threading.Event()
+        self._sender = threading.Thread(target=self._send, name="outfield metrics", daemon=True)
+        self._sender.start()
+
+    def _told(self, export: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """``export``, which tells when things begin to be lost, and when no longer."""
+        lost = False
+
+        def sent(*given: Any, **named: Any) -> Any:
+            nonlocal lost
+            result = export(*given, **named)
+            before, lost = lost, result.name != "SUCCESS"
+            if lost != before and not self._ended.is_set():
+                level, event = (logging.WARNING, "telemetry lost") if lost else (logging.INFO, "telemetry taken again")
+                tell(level, event, what=what, collector=self._where)
+            return result
+
+        return sent
+
+    def request(
+        self, headers: Mapping[str, str], method: str, route: str, status: int, seconds: float, about: Mapping[str, Any]
+    ) -> None:
+        """A request that was answered just now; its parent is that of the header ``traceparent``."""
+        if route in QUIET:
+            return
+        method, end = method if method in METHODS else "_OTHER", time.time_ns()
+        told = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        span = self._tracer.start_span(
+            f"{method} {route}",
+            self._parents.extract(headers),
+            self._kinds.SpanKind.SERVER,
+            told | {f"outfield.{name}": value for name, value in about.items()},
+            start_time=end - round(1e9 * seconds),
+        )
+        if status >= 500:
+            span.set_status(self._kinds.StatusCode.ERROR)
+        span.end(end)
+
+    def stop(self) -> None:
+        """Send what is left, in two seconds."""
+        ending = threading.Thread(target=self._spans.shutdown, daemon=True)
+        ending.start()
+        self._ended.set()
+        until = time.monotonic() + LAST
+        for thread in (ending, self._sender):
+            thread.join(max(0.0, until - time.monotonic()))
+        for exporter in self._exporters.values():
+            exporter.shutdown()
+
+    def _send(self) -> None:
+        last = False
+        while not last:
+            last = self._ended.wait(self._every)
+            metrics = [self._metric(one) for one in self._registry.collect() if one.samples]
+            scopes = [self._points.ScopeMetrics(self._scope, metrics, "")]
+            self._metrics.export(self._points.MetricsData([self._points.ResourceMetrics(self._resource, scopes, "")]))
+
+    def _metric(self, metric: Metric) -> Any:
+        """A metric of Prometheus as one of OpenTelemetry."""
+        points, at = self._points, (self._began, time.time_ns())
+        if metric.type == "histogram":
+            data = points.Histogram(_buckets(metric, points, at), points.AggregationTemporality.CUMULATIVE)
+        else:
+            found = [points.NumberDataPoint(one.labels, *at, one.value) for one in metric.samples]
+            data = points.Gauge(found)
+            if metric.type == "counter":
+                data = points.Sum(found, points.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        return points.Metric(metric.name, metric.documentation, "", data)
+
+
+def _host(address: str) -> str:
+    """The host of a collector's address."""
+    try:
+        place = urlsplit(address)
+        if place.scheme in ("http", "https") and place.hostname and place.port != 0:
+            return place.hostname
+    except ValueError:  # of urlsplit, or of port
+        pass
+    raise InputError(f"--otlp is {address!r:.100}; it is the address of a collector, such as http://localhost:4318")
+
+
+def _seconds(variable: str, usual: float) -> float:
+    """Milliseconds of an environment variable."""
+    said = os.environ.get(variable) or str(usual)
+    try:
+        require_number(variable, float(said), above=0, most=86_400_000)
+    except ValueError as error:
+        raise InputError(f"{variable} is {said!r:.50}; it is a number of milliseconds above 0") from error
+    return float(said) / 1000
+
+
+def _buckets(metric: Metric, points: Any, at: tuple[int, int]) -> list[Any]:
+    """The histograms of a metric, one for each guard: counts of each bucket alone, where Prometheus sums them up."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for one in metric.samples:
+        labels = tuple((name, value) for name, value in one.labels.items() if name != "le")
+        found.setdefault(labels, {})[one.labels.get("le", one.name.rpartition("_")[2])] = one.value
+    made = []
+    for labels, values in found.items():
+        count, total = int(values.pop("count")), values.pop("sum")
+        each = np.diff([0, *values.values()]).astype(int).tolist()
+        bounds = [float(limit) for limit in values][:-1]  # but for +Inf
+        made.append(points.HistogramDataPoint(dict(labels), *at, count, total, each, bounds, None, None))
+    return made

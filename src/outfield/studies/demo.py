@@ -54,10 +54,8 @@ def pack_file(name: str) -> Traversable:
     except ModuleNotFoundError:
         file = None
     if file is None or not file.is_file():
-        raise StorageError(
-            f"{name} is not there: the demo's data is the package outfield-demo; install it with "
-            "pip install outfield-demo, or, in a clone of the repository, pip install ./packages/outfield-demo"
-        )
+        what = f"{name} is not there: the demo's data is the package outfield-demo; install it with pip install outfield-demo"
+        raise StorageError(f"{what}, or, in a clone of the repository, pip install ./packages/outfield-demo")
     return file
 
 

@@ -164,14 +164,11 @@ def run_toy(name: str, seed: int = 0, batches: int = BATCHES) -> ToyRun:
 
     alone, corrected = learn(None, "normal"), learn(prior, "prior")
     return ToyRun(
-        data=data,
-        seed=seed,
-        mixture=measure("mixture", prior.energy),
-        ebm=measure("EBM alone", alone),
+        data=data, seed=seed, mixture=measure("mixture", prior.energy), ebm=measure("EBM alone", alone),
         corrected=measure("correction", corrected),
         residual=GridDensity.of(corrected.residual, data.half_width).energy,
         true_nll=-float(true_log_density(data, data.held_out).mean()),
-    )
+    )  # fmt: skip
 
 
 def run_toys(name: str, seeds: int, batches: int = BATCHES, jobs: int = 2) -> Iterator[ToyRun]:

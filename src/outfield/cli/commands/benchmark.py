@@ -132,10 +132,10 @@ def _own_sets(
 
     if id_train is None or id_test is None:
         lacks = [option for option, value in (("--id-train", id_train), ("--id-test", id_test)) if value is None]
-        raise InputError(
-            f"{' and '.join(lacks)} missing: --near, --mid, --far and --features are for sets of your own, which need both "
-            "--id-train and --id-test; to a published protocol, --ood LEVEL=NAME adds a set"
+        what = (
+            f"{' and '.join(lacks)} missing: --near, --mid, --far and --features are for sets of your own, which need"
         )
+        raise InputError(f"{what} both --id-train and --id-test; to a published protocol, --ood LEVEL=NAME adds a set")
     if name in PROTOCOLS:
         raise InputError(f"{name} is a published protocol; with --id-train choose another name")
     if not name or {*name} & {"/", "\\", "\0"}:
@@ -172,10 +172,8 @@ def _published(name: str, ood: Sequence[str]) -> Protocol:
     from outfield.benchmark import PROTOCOLS
 
     if name not in PROTOCOLS:
-        raise UnknownNameError(
-            f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}, and your own with --id-train, --id-test and "
-            "--near, --mid or --far"
-        )
+        what = f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}"
+        raise UnknownNameError(f"{what}, and your own with --id-train, --id-test and --near, --mid or --far")
     plan = PROTOCOLS[name]
     for item in ood:
         level, equals, added = item.partition("=")

@@ -50,14 +50,10 @@ def choose(
     from outfield.report import choice_figure, in_words, save_figure, trials_csv, trials_table
 
     choice = run_choice(
-        open_or_read(train).in_memory(),
-        open_or_read(held_out).in_memory(),
+        open_or_read(train).in_memory(), open_or_read(held_out).in_memory(),
         {level: opt.opened(sets[f"--{level}"]) for level in ("near", "far") if sets[f"--{level}"]},
-        most_members=most_members,
-        real=opt.opened(sets["--real"]),
-        seed=seed,
-        device=device,
-    )
+        most_members=most_members, real=opt.opened(sets["--real"]), seed=seed, device=device,
+    )  # fmt: skip
     choice.detector.save(output)
     if csv_out is not None:
         write_bytes(csv_out, trials_csv(choice).encode())

@@ -10,20 +10,13 @@ from outfield.cli.app import command, print_table, say
 from outfield.version import __version__
 
 USES = {
-    "images": "networks of timm and torchvision, image files, training",
-    "report": "figures and the HTML page",
-    "tables": "CSV and Parquet",
-    "serve": "outfield serve",
+    "images": "networks of timm and torchvision, image files, training", "report": "figures and the HTML page",
+    "tables": "CSV and Parquet", "serve": "outfield serve", "otel": "spans and metrics of outfield serve for OpenTelemetry",
     "onnx": "networks in ONNX files, outfield export",
-    "hf": "networks of transformers",
-    "faiss": "faster KNN on the CPU",
-    "ray": "scoring and fitting on a cluster",
-    "lsun": "the data set LSUN",
-    "sklearn": "the adapter for scikit-learn",
-    "pyod": "the adapter for pyod",
-    "pytorch-ood": "the adapter for pytorch-ood",
-    "mlflow": "export to MLflow",
-}
+    "hf": "networks of transformers", "faiss": "faster KNN on the CPU", "ray": "scoring and fitting on a cluster",
+    "lsun": "the data set LSUN", "sklearn": "the adapter for scikit-learn", "pyod": "the adapter for pyod",
+    "pytorch-ood": "the adapter for pytorch-ood", "mlflow": "export to MLflow",
+}  # fmt: skip
 """Extras that a user installs, and what for."""
 
 

@@ -52,9 +52,8 @@ def drift(
     with _alone(state):
         if reference is not None:
             if threshold is not None or settings.keys() - {"alpha"}:
-                raise InputError(
-                    "--reference compares rows, which takes no --threshold, --calibration, --keep or --window"
-                )
+                what = "--reference compares rows, which takes no --threshold"
+                raise InputError(f"{what}, --calibration, --keep or --window")
             watch: Drift | RowDrift = _row_watch(state, reference, settings)
             for path in files:
                 with _named(path):
@@ -164,10 +163,8 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
                 raise InputError(f"--{name} is {value}, but {state} was begun with {begun}; begin another file")
         return found
     if rule is None and "calibration" not in settings:
-        raise InputError(
-            "what the scores are compared with is not known; pass --threshold FILE, or for p-values --calibration N, how many "
-            "held-out scores they were computed with"
-        )
+        what = "what the scores are compared with is not known; pass --threshold FILE"
+        raise InputError(f"{what}, or for p-values --calibration N, how many held-out scores they were computed with")
     return Drift(rule, **settings)
 
 

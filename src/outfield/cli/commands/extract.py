@@ -66,15 +66,9 @@ def extract(
     log.info("%s", network)
     began = time.monotonic()
     found = network.extract(
-        source,
-        stages=stages,
-        views=chosen,
-        odin=Odin() if odin else None,
-        batch_size=batch_size,
-        workers=workers,
-        labels=labels,
-        on_error=on_error,
-    )
+        source, stages=stages, views=chosen, odin=Odin() if odin else None, batch_size=batch_size, workers=workers,
+        labels=labels, on_error=on_error,
+    )  # fmt: skip
     seconds = time.monotonic() - began
     if found.labels is not None:
         log.info("accuracy of the network on these images: %s", percent(accuracy(found)))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GUARDS = (".guard", ".safetensors")
 VERDICTS = (".csv", ".parquet", ".json", ".jsonl")
 guards = group(
-    "guard", "Verdicts on images, or on rows of a table: build a guard of what is usual, check what comes later."
+    "guard", "Verdicts on images, texts or rows of a table: build a guard of what is usual, check what comes later."
 )
 
 Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]
@@ -43,21 +43,27 @@ Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples
     "outfield guard build cifar10.safetensors --images photos/train --held-out photos/val -o my.guard",
     "outfield guard build timm:resnet18@weights.safetensors --images photos/train -o my.guard --keep 0.99 --views flip",
     "outfield guard build torchvision:fasterrcnn_resnet50_fpn@cells.safetensors --images VOC --names red,white -o my.guard",
+    "outfield guard build hf:topics --texts train.csv --held-out val.csv -o topics.guard",
     of=guards,
     name="build",
 )
 def guard_build(
     network: opt.Network,
+    output: Out,
     images: Annotated[
-        str,
+        Text,
         Option(
             "--images",
             help="ID images, a folder (sub-folders are classes) or .npz. Of an object detector annotated: a folder or list of "
             "Pascal VOC, or COCO's .json.",
         ),
-    ],
-    output: Out,
-    held_out: Annotated[Text, Option(help="ID images new to the network. Default: a fifth of --images.")] = None,
+    ] = None,
+    texts: Annotated[Text, Option(help="ID texts of a text classifier (hf:FOLDER), a table: .csv or .parquet.")] = None,
+    held_out: Annotated[
+        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others.")
+    ] = None,
+    column: Annotated[Text, Option(help="Column of --texts. Default: text, or the only one that holds texts.")] = None,
+    label: Annotated[Text, Option(help="Column of the classes of --texts. Default: label, if it is there.")] = None,
     keep: opt.Keep = 0.95,
     per_class: PerClass = False,
     accuracy: Accuracy = None,
@@ -80,13 +86,13 @@ def guard_build(
     workers: opt.Decoders = None,
     device: Device = "auto",
 ) -> None:
-    """Build a guard: network, preprocessing, detector and threshold in one file."""
-    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images)]
+    """Build a guard of images or texts: network, preprocessing, detector and threshold in one file."""
+    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images), *opt.image_files("the texts", texts)]
     inputs += opt.image_files("the held-out images", held_out)
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.backbone import Backbone
-    from outfield.guard import ImagePlan
+    from outfield.guard import Guard, ImagePlan, Texts
 
     settings = opt.preprocessing_settings(size, crop, mean, std, interpolation)
     chosen: dict[str, Any] = {
@@ -95,6 +101,21 @@ def guard_build(
         "workers": workers, "on_error": on_error,
     }  # fmt: skip
     began = time.monotonic()
+    if images is None or texts is not None:
+        if images is not None or texts is None:
+            raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
+        if settings or names is not None or trust:
+            raise InputError(
+                "--size, --crop, --mean, --std, --interpolation, --names and --trust are for networks of images"
+            )
+        with bar("opening the network"):
+            classifier = Texts(network, column=column, label=label, device=device)
+        made = Guard.build(classifier, texts, held_out, **chosen)
+        made.save(output)
+        _tell(made, output, began)
+        return
+    if column is not None or label is not None:
+        raise InputError("--column and --label are for --texts; the folders of --images name the classes of images")
     if network.startswith("torchvision:") and "rcnn" in network.partition("@")[0]:
         made = _guard_of_boxes(network, images, held_out, names, settings, chosen)
         made.save(output)
@@ -170,22 +191,11 @@ def guard_rows(
     began = time.monotonic()
     with bar("building the guard"):
         made = Guard.build_rows(
-            rows,
-            held_out,
-            label=label,
-            columns=None if columns is None else columns.split(","),
-            missing=missing,
-            categories=() if categories is None else categories.split(","),
-            ignore_extra=ignore_extra,
-            network_features=network_features or None,
-            detector=_detector(detector, setting),
-            keep=keep,
-            threshold="per class" if per_class else "global",
-            accuracy=accuracy,
-            seed=seed,
-            max_train=max_train,
-            device=device,
-        )
+            rows, held_out, label=label, columns=None if columns is None else columns.split(","), missing=missing,
+            categories=() if categories is None else categories.split(","), ignore_extra=ignore_extra,
+            network_features=network_features or None, detector=_detector(detector, setting), keep=keep, accuracy=accuracy,
+            threshold="per class" if per_class else "global", seed=seed, max_train=max_train, device=device,
+        )  # fmt: skip
         made.save(output)
     _tell(made, output, began)
 
@@ -238,7 +248,9 @@ def _tell(made: Guard, output: Path, began: float) -> None:
 )
 def guard_check(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
-    images: Annotated[list[str], Argument(help="Images, folders or .npz; for a guard of rows tables or features.")],
+    images: Annotated[
+        list[str], Argument(help="Images, folders or .npz; of rows or texts tables; of rows also features.")
+    ],
     json_out: Annotated[bool, Option("--json", help="Print a JSON list instead of a table.")] = False,
     json_lines: Annotated[bool, Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
     output: Annotated[File, Option("--out", "-o", help="File of verdicts: .csv, .parquet, .json or .jsonl.")] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,12 +15,6 @@ from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
 from outfield.extras import check_installed
 from outfield.percent import counted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from outfield.detectors import Detector
-    from outfield.features import FeatureSource
 
 
 @command(
@@ -66,22 +60,21 @@ def score(
     on_cluster = opt.on_ray(engine, workers)
     target = None if output is None else Path(output)
     if detector.suffix != ".guard":
-        if part_rows is not None:
-            raise InputError("--part-rows is for guards (.guard); the scores of a detector are one file")
+        if part_rows is not None or on_cluster:
+            what = "--part-rows and --engine ray are for guards (.guard)"
+            raise InputError(f"{what}: a detector is scored by this process into one file")
         if fdr is not None and threshold is None:
             raise InputError("--fdr looks at p-values, which need the detector's --threshold")
-        _with_detector(detector, data, target, threshold, fdr, device, (workers, address) if on_cluster else None)
+        _with_detector(detector, data, target, threshold, fdr, device)
         return
 
     from outfield.files import kind_of
-    from outfield.guard import Reader
+    from outfield.guard import Reader, Texts
 
-    if kind_of(detector) == Reader.kind:
+    if kind_of(detector) in (Reader.kind, Texts.kind):
         if threshold is not None or part_rows is not None or on_cluster:
-            raise InputError(
-                f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
-                "--threshold, --part-rows, --engine and --workers"
-            )
+            what = f"{detector} is a {kind_of(detector)}: it has its own threshold, works in this process and gives one file"
+            raise InputError(f"{what}; leave out --threshold, --part-rows, --engine and --workers")
         _with_row_guard(detector, data, target, fdr, on_error, device)
         return
     if fdr is not None:
@@ -129,13 +122,7 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, fdr: float | No
 
 
 def _with_detector(
-    detector: Path,
-    data: str,
-    output: Path | None,
-    threshold: Path | None,
-    fdr: float | None,
-    device: str,
-    cluster: tuple[int | None, str] | None,
+    detector: Path, data: str, output: Path | None, threshold: Path | None, fdr: float | None, device: str
 ) -> None:
     inputs = [opt.Input("the detector", detector), opt.Input("the threshold", threshold)]
     inputs += opt.feature_file("the data", data)
@@ -150,7 +137,7 @@ def _with_detector(
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
     rows = open_or_read(data)
-    scores = model.score(rows) if cluster is None else _score_in_shares(model, rows, *cluster)
+    scores = model.score(rows)
     columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
         p_values = rule.p_value(scores).numpy()
@@ -164,13 +151,3 @@ def _with_detector(
     write_columns(output, columns)
     refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
     log.info("scored %s%s → %s", counted(len(scores), "sample"), refused, output)
-
-
-def _score_in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
-    from outfield.detectors import KNN
-    from outfield.scale import ShardedBank, connected
-
-    if not isinstance(model, KNN):
-        raise InputError(f"--engine ray shares out the bank of KNN; {type(model).__name__} is scored by this process")
-    with connected(address, workers) as ray:
-        return ShardedBank.of_detector(ray, model, workers).score(rows)

@@ -44,6 +44,10 @@ def serve(
     keep_share: Annotated[float, Option(help="Share of refused inputs to keep.")] = 1.0,
     keep_sample: Annotated[float, Option(help="Share of all inputs to keep, drawn whatever the verdict.")] = 0.0,
     keep_limit: Annotated[int, Option(min=1, help="Bytes to keep for each guard; the oldest are removed.")] = 2**30,
+    otlp: Annotated[
+        str | None,
+        Option(help="OpenTelemetry collector for spans and metrics. Default: OTEL_EXPORTER_OTLP_ENDPOINT; else none."),
+    ] = None,
     drain: Annotated[float, Option(min=0, help="Seconds to answer after SIGTERM, no longer ready.")] = 5.0,
     device: Device = "auto",
 ) -> None:
@@ -64,7 +68,8 @@ def serve(
     if keep is None and (keep_sample > 0 or keep_share < 1):
         raise InputError("--keep-sample and --keep-share say how much is kept; name a folder for it: --keep FOLDER")
     kept = None if keep is None else Keep(keep, keep_share, keep_sample, keep_limit)
-    settings = Settings(limits, token, drift_state, kept, device=device, drain=drain)
+    otlp = otlp or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+    settings = Settings(limits, token, drift_state, kept, device=device, drain=drain, otlp=otlp)
     resolve_device(device)
     check_tls(tls_cert, tls_key)
     for path in paths:  # before any is loaded, which takes seconds
@@ -93,8 +98,6 @@ def _demo_guard() -> Path:
     except ModuleNotFoundError:
         found = Path(DEMO)
     if not found.is_file():
-        raise InputError(
-            "the guard of the demo comes with its data, which is not installed: pip install outfield-demo, or in the "
-            "repository pip install ./packages/outfield-demo"
-        )
+        what = "the guard of the demo comes with its data, which is not installed: pip install outfield-demo"
+        raise InputError(f"{what}, or in the repository pip install ./packages/outfield-demo")
     return found

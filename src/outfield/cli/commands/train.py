@@ -104,17 +104,9 @@ def train(
             finishing_first("this epoch") as check,
         ):
             trained = train_classifier(
-                pixels,
-                tested,
-                classifier,
-                recipe,
-                seed=number,
-                device=place,
-                test_every=test_every,
-                checkpoint=TrainingCheckpoint(mine),
-                progress=_telling(recipe, advance, check),
-                hold_out=hold_out,
-            )
+                pixels, tested, classifier, recipe, seed=number, device=place, test_every=test_every,
+                checkpoint=TrainingCheckpoint(mine), progress=_telling(recipe, advance, check), hold_out=hold_out,
+            )  # fmt: skip
         trained.save(target, images=source)
         if checkpoint is None:
             mine.unlink(missing_ok=True)

@@ -180,9 +180,8 @@ def _checked_stand_ins(
     good = isinstance(stand_ins, Mapping) and set(stand_ins) <= set(LEVELS)
     good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values()) and any(stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins
-    require(
-        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"blocks": rows}}'
-    )
+    right = 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"blocks": rows}}'
+    require(good, "stand_ins", shown, right)
     return {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
 
 
@@ -236,13 +235,9 @@ def _trial(names: Sequence[str], terms: Terms, weights: Tensor, unseen: float | 
     near, far = by_level(fpr95)
     return Trial(
         {name: weight for name, weight in zip(names, weights.tolist(), strict=True) if weight},
-        {name: value for (level, name), value in fpr95.items() if level in LEVELS},
-        near,
-        far,
-        loss(accepted),
-        unseen,
+        {name: value for (level, name), value in fpr95.items() if level in LEVELS}, near, far, loss(accepted), unseen,
         {name: value for (level, name), value in fpr95.items() if level == "real"},
-    )
+    )  # fmt: skip
 
 
 class Rows(NamedTuple):

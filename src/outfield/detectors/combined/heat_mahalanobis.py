@@ -87,9 +87,8 @@ class HEAT(ComposedDetector):
         require_number("seed", self.seed, least=0, whole=True)
 
     def _recipe(self) -> Sequence[Detector]:
-        return tuple(
-            member.fresh(seed=self.seed) if "seed" in arguments(member) else member.fresh() for member in self.members
-        )
+        seeded = [{"seed": self.seed} if "seed" in arguments(one) else {} for one in self.members]
+        return tuple(one.fresh(**own) for one, own in zip(self.members, seeded, strict=True))
 
     def _combine(self, terms: Tensor) -> Tensor:
         beta, largest = float(self.beta), terms.amax(1)
@@ -129,9 +128,8 @@ class Mahalanobis(ComposedDetector):
 
     def _check_settings(self) -> None:
         names = self.layers if isinstance(self.layers, tuple | list) else ()
-        good = 0 < len(names) == len({*map(str, names)}) and all(
-            isinstance(one, str) and one in spaces() for one in names
-        )
+        known = all(isinstance(one, str) and one in spaces() for one in names)
+        good = known and 0 < len(names) == len({*map(str, names)})
         require(good, "layers", self.layers, f"a list of different fields among {', '.join(spaces())}")
         if not self._is_equal():
             numbers = isinstance(self.weights, tuple | list) and len(self.weights) == len(names)

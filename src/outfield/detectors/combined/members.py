@@ -127,9 +127,8 @@ class CombinedDetector(Detector):
         self._headers = [{**name, **header} for name, header in zip(names, headers, strict=True)]
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        records = [
-            Record(said, tensors_under(state, f"{i}.{self.member_prefix}")) for i, said in enumerate(self._headers)
-        ]
+        parts = [tensors_under(state, f"{i}.{self.member_prefix}") for i in range(len(self._headers))]
+        records = [Record(said, part) for said, part in zip(self._headers, parts, strict=True)]
         self.members_ = tuple(Detector.from_record(record) for record in records)
         for i, (member, wanted) in enumerate(zip(self.members_, self._recipe(), strict=False)):
             if repr(member) != repr(wanted):

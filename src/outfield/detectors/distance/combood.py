@@ -57,7 +57,8 @@ class CombOOD(BankDetector):
 
     def _fit(self, train: FeatureSource) -> None:
         if max(2, self.k) > len(train):
-            raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; two are the least")
+            what = f"k is {self.k} but there are only {len(train)} training samples"
+            raise TooFewSamplesError(f"{what}; two are the least")
         super()._fit(train)
         z = self.bank_.double()
         self.centre_, self.scale_ = z.mean(0), _spread(z)

@@ -60,29 +60,18 @@ class Neighbours:
 
     def kth_distance(self, z: Tensor, k: int) -> Tensor:
         """‖z − b_(k)‖ of each point z (N, D), float32 → (N,), float32, k counted from 1: as float64 would give it."""
-        return self._proved(z, k, 1, self._kth_square)[:, 0].sqrt().float()
-
-    def smallest_squares(self, z: Tensor, k: int) -> Tensor:
-        """The k smallest ‖z − b‖² of each point z (N, D), or as many as there are rows → (N, min(k, M)), ascending, float64."""
-        k = min(k, len(self.rows))
-        return self._proved(z, k, k, self._smallest)
-
-    def _proved(
-        self, z: Tensor, k: int, columns: int, attempt: Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        """The last ``columns`` of the k smallest squares (N, columns), by the cheapest way that is sure of them."""
-        squares = torch.empty(len(z), columns, dtype=torch.float64, device=z.device)
+        squares = torch.empty(len(z), 1, dtype=torch.float64, device=z.device)
         left = torch.arange(len(z), device=z.device)
         rounded = rounded_products(z.device) and not self.faiss  # then E says nothing of float32
         for dtype in [torch.float64] if rounded else [torch.float32, torch.float64]:
             unsure = [left[:0]]
             for some in _parts(left, self._at_once(dtype)):
-                squares[some], sure = attempt(z[some], k, dtype)
+                squares[some], sure = self._kth_square(z[some], k, dtype)
                 unsure.append(some[~sure])
             left = torch.cat(unsure)
         for some in _parts(left, self._at_once(torch.float64)):
-            squares[some] = self._by_differences(z[some], k)[:, -columns:]
-        return squares
+            squares[some] = self._by_differences(z[some], k)
+        return squares[:, 0].sqrt().float()
 
     def _kth_square(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """‖z − b_(k)‖² (N, 1), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
@@ -97,23 +86,14 @@ class Neighbours:
         all_seen = values.shape[1] == len(self.rows) or above[:, -1:] < -2 * error
         return found, (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
 
-    def _smallest(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The k smallest squares (N, k), of rows found by a product in ``dtype``, and whether they certainly are (N,)."""
-        values, index, error = self._candidates(z, k, dtype)
-        points = torch.arange(len(z), device=z.device).repeat_interleave(index.shape[1])
-        squares = self.squares(z, points, index.reshape(-1)).reshape(index.shape)
-        below = values[:, -1].double() - values[:, k - 1].double()
-        sure = (below < -2 * error[:, 0]) | (values.shape[1] == len(self.rows))
-        return squares.sort(1).values[:, :k], sure
-
     def _by_differences(self, z: Tensor, k: int) -> Tensor:
-        """The k smallest squares (N, k), ascending, from every difference: exact, and some hundred times as slow."""
+        """The same from every difference: exact, and some hundred times as slow."""
         best = torch.empty(len(z), 0, dtype=torch.float64, device=z.device)
         for piece in self.rows.split(self.bank_rows):
             distances = torch.cdist(z.double(), piece.double(), compute_mode="donot_use_mm_for_euclid_dist")
             best = torch.cat([best, distances], 1)
             best = best.topk(min(k, best.shape[1]), dim=1, largest=False).values
-        return best.square()
+        return best[:, -1:].square()
 
     def error(self, z: Tensor, dtype: torch.dtype) -> Tensor:
         """E of each centred point z (N, D) → (N, 1): how far rounding may move a closeness computed in ``dtype``.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outfield.config import require, require_number, shown
 from outfield.detectors.base import LARGEST, Batch, Detector, once
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.features import HEAD, FeatureSet, FeatureSource, Wrapped, head_of
 from outfield.files import tensors_under
 
@@ -84,10 +84,8 @@ class Shaper(HeadDetector):
         for name in ("percentile", "high", "low"):
             if hasattr(self, name):
                 require_number(name, getattr(self, name), above=0, most=100)
-        try:
+        with as_ours(f"detector is {shown(self.detector)}", InputError, InputError):
             self.detector.check_settings()
-        except InputError as error:
-            raise InputError(f"detector is {shown(self.detector)}: {error}") from error
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:

@@ -61,10 +61,8 @@ class PrincipalSpace(HeadDetector):
     def _learn(self, train: FeatureSource) -> None:
         width, outside = self.weight_.shape[1], self._outside()
         if len(train) <= width - outside:
-            raise TooFewSamplesError(
-                f"there are {len(train)} training samples for a principal space of {width - outside} dimensions; there must be "
-                "more, or lower dimension"
-            )
+            what = f"there are {len(train)} training samples for a principal space of {width - outside} dimensions"
+            raise TooFewSamplesError(f"{what}; there must be more, or lower dimension")
         # LAPACK gains little from more cores, and waits long for them on a busy machine.
         self.origin_ = -on_one_core(lambda: torch.linalg.pinv(self.weight_)) @ self.bias_
         products = torch.zeros(width, width, dtype=torch.float64, device=self.device)
@@ -109,10 +107,8 @@ class ViM(PrincipalSpace):
             residuals += self._residual(features).sum()
             whole += lengths(features - self.origin_).sum()
         if float(residuals) <= SMALLEST_SHARE * float(whole):
-            raise InputError(
-                "the training features lie in their principal space, so that ViM has nothing to match the logits with; "
-                "lower dimension, or give more training samples"
-            )
+            what = "the training features lie in their principal space: ViM has nothing to match the logits with"
+            raise InputError(f"{what}; lower dimension, or give more training samples")
         self.alpha_ = (logits.abs() / residuals).reshape(1)
 
     def _score_features(self, features: Tensor) -> Tensor:

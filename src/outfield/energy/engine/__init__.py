@@ -73,9 +73,8 @@ def make_step(
     from outfield.energy.engine.torch_operations import TorchOperations
 
     pieces = [TorchOperations(model, training, project) for model in models]
-    return InTurn(
-        [FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in zip(fits, pieces, strict=True)]
-    )
+    pairs = zip(fits, pieces, strict=True)
+    return InTurn([FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in pairs])
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:

@@ -38,14 +38,11 @@ DPI = 200
 def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, list[Chart]]:
     """The charts that the run has data for, by kind: histograms and features for each backbone, one of each other kind."""
     found = {
-        "sets": [set_chart(run, paper)],
-        "roc": [roc_chart(run)],
-        "risk": [risk_chart(run.risks(), looks(run))],
+        "sets": [set_chart(run, paper)], "roc": [roc_chart(run)], "risk": [risk_chart(run.risks(), looks(run))],
         "histograms": [histogram_chart(run, name) for name in dict.fromkeys(key.backbone for key in run.scores)],
-        "features": [layout_chart(run, layout) for layout in run.layouts],
-        "training": [training_chart(run)],
+        "features": [layout_chart(run, layout) for layout in run.layouts], "training": [training_chart(run)],
         "fractions": [fraction_chart(run)],
-    }
+    }  # fmt: skip
     return {kind: [chart for chart in those if chart.panels] for kind, those in found.items()}
 
 

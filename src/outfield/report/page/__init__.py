@@ -57,26 +57,17 @@ def page(
     """The page as text, without parts that there is no data for; ``drawn`` are titles and HTML of charts, by kind."""
     of_id = set_title(run.protocol.id)
     found = [
-        results_section(run, paper or {}, notes),
-        *figure_sections(run, draw(run, paper) if drawn is None else drawn),
-        tables_section(tables, of_id),
-        provenance_section(run.provenance),
-    ]
+        results_section(run, paper or {}, notes), *figure_sections(run, draw(run, paper) if drawn is None else drawn),
+        tables_section(tables, of_id), provenance_section(run.provenance),
+    ]  # fmt: skip
     judged = (f"table-{number}" for number, table in enumerate(tables, 1) if table.header[:1] == ["claim"])
     return render(
-        "page.html",
-        version=__version__,
-        styles=colours() + asset("page.css"),
-        script=asset("page.js"),
-        heading=f"{of_id}: out-of-distribution detection",
-        lead=_lead(run),
-        intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text],
-        facts=facts(run, paper or {}),
-        verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims],
-        verdicts_at=next(judged, None),
-        sections=[section for section in found if section is not None],
-        origin=origin(run.provenance),
-    )
+        "page.html", version=__version__, styles=colours() + asset("page.css"), script=asset("page.js"),
+        heading=f"{of_id}: out-of-distribution detection", lead=_lead(run),
+        intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text], facts=facts(run, paper or {}),
+        verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims], verdicts_at=next(judged, None),
+        sections=[section for section in found if section is not None], origin=origin(run.provenance),
+    )  # fmt: skip
 
 
 def _lead(run: BenchmarkRun) -> str:
@@ -169,12 +160,10 @@ def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> 
             varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
             good = mean - min(values) if best is max else max(values) - mean
             cell = {
-                "value": mean,
-                "text": in_percent(mean),
-                "spread": "" if varies is None else f"±{in_percent(varies)}",
+                "value": mean, "text": in_percent(mean), "spread": "" if varies is None else f"±{in_percent(varies)}",
                 "printed": "" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
                 "best": len(means) > 1 and in_percent(mean) == in_percent(best(values)),
                 "heat": good / (max(values) - min(values) or 1.0),
-            }
+            }  # fmt: skip
             shown.append({"metric": metric, **cell})
     return shown

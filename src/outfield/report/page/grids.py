@@ -17,15 +17,9 @@ PAIR = ["what", "value"]  # header of a table of names and values, which goes wi
 ASCENDING, DESCENDING = "ascending", "descending"
 # Names in the provenance that need another word.
 LABELS = {
-    "cpus": "processors",
-    "cuda": "CUDA",
-    "gpu": "GPU",
-    "id": "ID set",
-    "neighbours": "k of KNN, unless set",
-    "sha256": "SHA-256",
-    "dirty": "uncommitted changes",
-    "missing": "sets not there",
-}
+    "cpus": "processors", "cuda": "CUDA", "gpu": "GPU", "id": "ID set", "neighbours": "k of KNN, unless set",
+    "sha256": "SHA-256", "dirty": "uncommitted changes", "missing": "sets not there",
+}  # fmt: skip
 
 
 def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:
@@ -56,14 +50,10 @@ def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> dict[s
         for place, words in enumerate(table.header)
     ]
     return {
-        "name": name,
-        "rest": rest,
-        "anchor": anchor,
-        "notes": table.notes,
-        "kinds": " ".join(kind for kind, is_so in kinds.items() if is_so),
-        "columns": columns,
+        "name": name, "rest": rest, "anchor": anchor, "notes": table.notes,
+        "kinds": " ".join(kind for kind, is_so in kinds.items() if is_so), "columns": columns,
         "bodies": [[_row(table, index, group) for index in group] for group in groups],
-    }
+    }  # fmt: skip
 
 
 def _row(table: Table, index: int, group: Sequence[int]) -> list[dict[str, Any]]:

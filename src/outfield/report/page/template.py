@@ -39,14 +39,9 @@ def environment() -> Any:
     """Jinja's environment: escapes everything, and refuses a name that a template misspells."""
     jinja2 = library("jinja2", extra="report")
     made = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: asset(f"templates/{name}")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_printed,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+        loader=jinja2.FunctionLoader(lambda name: asset(f"templates/{name}")), autoescape=True,
+        undefined=jinja2.StrictUndefined, finalize=_printed, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
     made.filters["syllables"] = syllables
     made.tests["long"] = is_long
     return made

@@ -65,30 +65,33 @@ async function choose(name) {
 }
 
 // What a guard knows, in one sentence.
-function knows({ inputs, classes }) {
+function knows({ inputs, classes, judges }) {
   const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
+  if (judges === "texts") return classes.length ? `This guard knows texts of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows texts like those that it was built with.";
   if (inputs && rows.isTable(inputs)) return `This guard knows rows of a table: ${some(inputs.map((one) => one.name))}.`;
   if (inputs) return `This guard knows rows of ${inputs.reduce((sum, one) => sum + one.shape[1], 0).toLocaleString("en")} numbers, features of a network.`;
   return classes.length ? `This guard knows images of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows images like those that it was built with.";
 }
 
-// Images for a guard of images, CSV for a guard of rows.
-const what = () => (state.guard?.inputs ? "rows" : "images");
-const scored = () => state.guard?.judges ?? what(); // of a guard of boxes images have several scores
+// Images for a guard of images, CSV for a guard of rows, lines or CSV for a guard of texts.
+const scored = () => state.guard?.judges ?? "images"; // of a guard of boxes images have several scores
+const what = () => (scored() === "boxes" ? "images" : scored());
+const lines = () => scored() === "texts";
 function takes(guard) {
   const { inputs } = guard;
   if (inputs && $("video").srcObject) closeCamera();
   $("drop").hidden = Boolean(inputs);
   $("table").hidden = !inputs;
-  $("h-images").textContent = inputs ? "Rows" : "Images";
+  $("h-images").textContent = what()[0].toUpperCase() + what().slice(1);
   $("files").accept = inputs ? ".csv,.tsv,.txt,text/*" : "image/*";
   document.querySelectorAll(".what").forEach((one) => { one.textContent = scored(); });
   $("images").classList.toggle("boxed", guard.judges === "boxes");
   if (!inputs) return;
   const named = rows.isTable(inputs);
   const width = inputs.map((one) => `${one.shape[1]} ${one.name}`).join(", then ");
-  $("rows-say").textContent = named ? "Write rows as CSV, or drop a file here. The first line names the columns, in any order:" : `Write rows as CSV, or drop a file here. In each row ${width}:`;
-  $("rows").value = named ? `${inputs.map((one) => one.name).join(",")}\n` : "";
+  $("check-rows").textContent = `Check ${what()}`;
+  $("rows-say").textContent = lines() ? `Write texts, each in a line, or drop a CSV with a column ${inputs[0].name} here:` : named ? "Write rows as CSV, or drop a file here. The first line names the columns, in any order:" : `Write rows as CSV, or drop a file here. In each row ${width}:`;
+  $("rows").value = named && !lines() ? `${inputs.map((one) => one.name).join(",")}\n` : "";
   const place = new URL(`v1/check?guard=${encodeURIComponent(guard.name)}`, location.href);
   $("place").textContent = `POST ${place.pathname}${place.search}`;
 }
@@ -190,7 +193,7 @@ async function checkTables(files) {
   state.images = [];
   for (const file of files) {
     const lost = (error) => state.images.push({ file, row: { text: "" }, verdict: { error } });
-    if (file.type.startsWith("image/")) lost("This file is an image; this guard looks at rows.");
+    if (file.type.startsWith("image/")) lost(`This file is an image; this guard looks at ${what()}.`);
     else await checkRows(await file.text(), `${file.name} `).catch((error) => lost(error.message));
   }
   tell(state.images);
@@ -198,9 +201,9 @@ async function checkTables(files) {
 
 // The rows of a text; an error is thrown where it has none, or other columns than the guard.
 async function checkRows(text, name = "") {
-  const { head, rows: found } = rows.read(state.guard.inputs, text);
+  const { head, rows: found } = rows.read(state.guard.inputs, text, lines() && !name);
   const added = found.slice(0, MOST).map((row, i) => ({ row, file: { name: `${name}row ${i + 1}` }, verdict: null }));
-  const why = rows.isTable(state.guard.inputs) ? "&why=true" : "";
+  const why = rows.isTable(state.guard.inputs) && !lines() ? "&why=true" : "";
   const path = `v1/check?guard=${encodeURIComponent(state.guard.name)}${why}`;
   const own = state.images;
   await judge(added, async (part) => {

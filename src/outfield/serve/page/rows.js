@@ -25,8 +25,13 @@ function records(text) {
 
 export const isTable = (inputs) => inputs.every((one) => one.shape.length === 1);
 
-// The names of the columns, none of features, and the rows of a text, each with its cells and how these are shown.
-export function read(inputs, text) {
+// The names of the columns, none of features, and the rows of a text, each with its cells and how these are shown; or its lines.
+export function read(inputs, text, lined = false) {
+  if (lined) {
+    const found = text.split("\n").map((one) => one.trim()).filter(Boolean);
+    if (!found.length) throw new Error("There is no text.");
+    return { head: [inputs[0].name], rows: found.map((one) => ({ cells: [one], text: one.length > 200 ? `${one.slice(0, 200)} …` : one })) };
+  }
   const lines = records(text.replace(/^\ufeff/, ""));
   const head = isTable(inputs) || lines[0]?.[0] === "feature_0" ? lines.shift() ?? [] : [];
   if (!lines.length) throw new Error("There is no row: the first line names the columns of a table, the others are rows.");
