@@ -166,6 +166,8 @@ class TestWhatChainsCannotStartFrom:
         torch.tensor([[0.0, float("nan")]]), torch.tensor([[0.0, float("inf")]]),
         torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.bool),
         torch.zeros(3, 2, dtype=torch.complex64), [[0.0, 0.0]], None,
+        torch.zeros(3, 2).to_sparse(), torch.zeros(3, 2).to_sparse_csr(), torch.zeros(3, 2, device="meta"),
+        torch.nested.nested_tensor([torch.zeros(2)]), torch.zeros(3, 2).to(torch.float8_e4m3fn),
     ])  # fmt: skip
     def test_starts(self, start):
         with pytest.raises(of.InputError, match="start"):

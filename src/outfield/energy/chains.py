@@ -53,6 +53,7 @@ Points = Callable[[Tensor, torch.Generator], Tensor]
 NUMBERS_AT_ONCE = 2**22  # normal numbers drawn together for several moves
 MOST_STEPS = 10**9
 LARGEST = 1e30  # step sizes above this leave what float32 can hold
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Chains(NamedTuple):
@@ -125,8 +126,9 @@ def run_chains(
     Raises:
         InputError: ``start`` is not a finite floating matrix, or the energy is not what it must be.
     """
-    if not isinstance(start, Tensor) or not start.is_floating_point() or start.ndim != 2 or not start.numel():
-        raise InputError(f"start must be a floating tensor (chains, dimensions), not empty; got {kind_of(start)}")
+    plain = isinstance(start, Tensor) and not (start.is_nested or start.is_meta) and start.layout == torch.strided
+    if not plain or start.dtype not in FLOATS or start.ndim != 2 or not start.numel():
+        raise InputError(f"start must be a dense floating tensor (chains, dimensions), not empty; got {kind_of(start)}")
     if not bool(torch.isfinite(start).all()):
         raise InputError("start has entries that are not finite; chains cannot begin there")
     good = hasattr(sampler, "begin") and hasattr(sampler, "move")
@@ -164,7 +166,9 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def kind_of(value: object) -> str:
     """What was given, for a message: type and shape of a tensor, the class of anything else."""
-    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.is_nested:
+        return type(value).__name__
+    return f"{value.dtype} of shape {tuple(value.shape)}, {str(value.layout).removeprefix('torch.')}, on {value.device}"
 
 
 class Place(NamedTuple):
