@@ -55,9 +55,10 @@ def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
     from outfield.files import kind_of
 
     if (found := kind_of(guard)) and found.startswith("guard of "):
+        place = "/v1/check" if found.endswith("boxes") else f"/v2/models/{guard.stem}/infer"
         raise InputError(
             f"{guard} is a {found}, of which no graph can be exported; other programs ask it by outfield serve {guard} "
-            "(POST /v1/check), and Python reads it by outfield.Guard.load"
+            f"(POST {place}), and Python reads it by outfield.Guard.load"
         )
     from outfield import adapters
 
