@@ -271,6 +271,8 @@ def logged(
     asked = _asked({**said, "outputs": None} if isinstance(said, dict) else said, rest, plain=rows)
     if not rows and (images := images_of(asked)) is not None:
         return images
+    if guard.reader.scored == "boxes":
+        raise Refused(400, "a guard of boxes looks at images; send them as BYTES or UINT8")
     columns = guard.reader.columns
     widths = {column.name: 1 for column in columns} if columns else guard.widths
     first = next(iter(asked.inputs.values()))
