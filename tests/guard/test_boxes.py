@@ -1,5 +1,6 @@
 """Guards of an object detector: verdicts on each box, whatever the detector gives."""
 
+import copy
 import json
 
 import numpy as np
@@ -118,6 +119,9 @@ class TestWhatADetectorGives:
         [
             ({"features": [[1.0], [2.0]]}, r"features.*\(2, 1\)"),
             ({"boxes": [[1.0, 2.0]]}, r"n boxes are \(n, 4\)"),
+            ({"boxes": None}, "what is no numbers"),
+            ({"labels": ["red"]}, "what is no numbers"),
+            ({"scores": torch.rand(3, 2)}, r"n boxes are \(n, 4\)"),
         ],
     )
     def test_what_does_not_fit_is_said(self, given, says):
@@ -128,6 +132,9 @@ class TestWhatADetectorGives:
         image = torch.rand(3, 9, 9)
         with pytest.raises(of.InputError, match="must give boxes, labels, scores, features"):
             of.Boxes(lambda images: [{"boxes": []}]).find(image)
+        for given in (None, {}, [], [{}, {}]):
+            with pytest.raises(of.InputError, match="for a list of one image"):
+                of.Boxes(lambda images, given=given: given).find(image)
         with pytest.raises(of.InputError, match="label 7"):
             of.Boxes(detector_of(labels=[7]), ["a", "b"]).find(image)
         with pytest.raises(of.InputError, match="pools no features"):
@@ -279,6 +286,27 @@ class TestTorchvision:
         assert [one.score for one in found] == guard.detector.score(expected.rows).tolist()
         with pytest.raises(of.InputError, match="its weights or settings differ"):
             of.Guard.load(folder / "my.guard", "cpu", network=torch.nn.Identity())
+
+    def test_where_nothing_is_proposed_there_is_no_box(self, real, monkeypatch):
+        monkeypatch.setattr(real[1].network.rpn, "score_thresh", 1.1)
+        assert real[1].find(torch.rand(3, 40, 50)).rows is None
+
+    def test_an_image_that_it_cannot_take_keeps_no_other_from_a_verdict(self, real):
+        thin = np.zeros((1, 300, 3), np.uint8)
+        found = real[3]([thin, real[2][0]], on_error="skip")
+        assert "cannot resize 300 × 1 pixels" in found[0].error
+        assert found[1].error is None
+        with pytest.raises(of.InputError, match="cannot resize"):
+            real[3](thin)
+
+    def test_heads_of_another_kind_are_refused(self, real):
+        head = copy.deepcopy(real[1].network)
+        head.roi_heads.box_predictor.bbox_pred = torch.nn.Linear(1024, 4)  # for all classes together
+        bare = copy.deepcopy(real[1].network)
+        bare.roi_heads = torch.nn.Identity()
+        for network in (head, bare):
+            with pytest.raises(of.InputError, match="no bbox_pred of four numbers a class"):
+                of.Boxes(network)
 
     def test_names_and_settings_that_cannot_be_are_said(self, real):
         folder, boxes, _, _ = real

@@ -164,7 +164,7 @@ class TestBuild:
         assert [one.name for one in made.reader.columns] == ["said"]
         with pytest.raises(of.InputError, match="no column 'said' of texts; it has text, label"):
             made(known)
-        with pytest.raises(of.InputError, match="no column 'text' of texts; it has a, b: name one, --column"):
+        with pytest.raises(of.InputError, match="no column 'text' of texts; it has a, b: rename one, or name it"):
             of.Guard.build(reader(folder), {"a": known["text"], "b": known["text"]})
 
     def test_copies_stay_on_one_side_and_what_is_no_text_is_left_out(self, folder, caplog):
@@ -267,11 +267,14 @@ class TestFolder:
 
     def test_broken_tokenizers(self, folder):
         tokens = json.loads((folder / "tokenizer.json").read_text())
+        ending = json.loads(json.dumps(tokens))
+        ending["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [5000]
         tokens["model"]["vocab"] |= {f"word {i}": 100 + i for i in range(20)}
         for content, words in (
             (b"{}", "no tokenizer that tokenizers can read"),
             (b"\xff", r"tokenizer\.json cannot be read as JSON"),
-            (json.dumps(tokens).encode(), "its tokenizer has 68 tokens, its network 48; it is another's"),
+            (json.dumps(tokens).encode(), "its tokenizer has 120 tokens, its network 48; it is another's"),
+            (json.dumps(ending).encode(), "its tokenizer has 5,001 tokens, its network 48"),
         ):
             (folder / "tokenizer.json").write_bytes(content)
             with pytest.raises(of.FileFormatError, match=words):
@@ -332,3 +335,11 @@ class TestCommands:
         assert done.returncode in (2, 3)
         assert words in done.said
         assert not (tmp_path / "a.guard").exists()
+
+    def test_half_a_character_in_a_file_and_an_export_are_refused(self, guard, tmp_path):
+        guard.save(tmp_path / "my.guard")
+        (tmp_path / "half.csv").write_text("text\nthe \ud83d cat\n", encoding="utf-8", errors="surrogatepass")
+        done = outfield("guard", "check", "my.guard", "half.csv", cwd=tmp_path, code=11)
+        assert "half.csv is not UTF-8 text" in done.said
+        done = outfield("export", "my.guard", "-o", "my.onnx", cwd=tmp_path, code=2)
+        assert "is a guard of texts, of which no graph can be exported" in done.said

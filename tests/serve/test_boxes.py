@@ -51,6 +51,12 @@ def test_a_logged_request(service, guard):
     found = service.client.post("/v1/events", json=said, headers=about).json()
     assert [len(one["boxes"]) for one in found] == [2, 0]
     assert [one["is_ood"] for one in found] == [one.is_ood for one in guard(images)]
+    before = service.client.get("/v1/traffic").json()["samples"]
+    row = {"name": "features", "datatype": "FP32", "shape": [1, 6], "data": [0.5] * 6}
+    answer = service.client.post("/v1/events", json={"inputs": [row]}, headers=about)
+    assert answer.status_code == 400
+    assert "a guard of boxes looks at images" in answer.json()["error"]
+    assert service.client.get("/v1/traffic").json()["samples"] == before
 
 
 def test_boxes_are_counted(service):

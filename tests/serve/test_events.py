@@ -267,3 +267,11 @@ def test_an_attribute_of_a_structured_event_that_is_no_text_is_missing():
     kind = Headers({"content-type": "application/cloudevents+json"})
     with pytest.raises(Refused, match="it has no id"):
         event_of(kind, bytearray(json.dumps(said).encode()))
+
+
+@pytest.mark.parametrize("more", [{"data": {}, "data_base64": "e30="}, {"data_base64": 5}])
+def test_a_structured_event_has_one_kind_of_data(more):
+    said = {"specversion": "1.0", "id": "7", "source": "x", "type": "y", **more}
+    kind = Headers({"content-type": "application/cloudevents+json"})
+    with pytest.raises(Refused, match="data_base64 is a text, and there where data is not"):
+        event_of(kind, bytearray(json.dumps(said).encode()))

@@ -230,7 +230,20 @@ def test_the_program_follows_the_standard_variable(files, tmp_path):
         assert plain(body.resource_metrics[0].resource.attributes)["service.name"] == "mine"
 
 
-@pytest.mark.parametrize("address", ["collector:4318", "ftp://collector", "http://", "", "http://[", "http://a:b"])
+WRONG = [
+    "collector:4318",
+    "ftp://collector",
+    "http://",
+    "",
+    "http://[",
+    "http://a:b",
+    "http://a?b",
+    "http://a/#b",
+    "http://a b",
+]
+
+
+@pytest.mark.parametrize("address", WRONG)
 def test_an_address_that_is_none(address):
     with pytest.raises(of.InputError, match="address of a collector"):
         Otlp(address, Counts().registry)

@@ -78,6 +78,16 @@ def test_the_inference_protocol(service, guard):
     headers = {"Inference-Header-Content-Length": str(len(head))}
     answer = service.client.post("/v2/models/topics/infer", content=head + raw, headers=headers)
     assert answer.json()["outputs"][0]["data"] == found["score"]
+    event = {
+        "ce-specversion": "1.0",
+        "ce-id": "1",
+        "ce-source": "x",
+        "ce-type": "org.kubeflow.serving.inference.request",
+    }
+    for shape in ([len(TEXTS)], [len(TEXTS), 1]):
+        asked = {"inputs": [{**told, "shape": shape, "data": TEXTS}]}
+        answer = service.client.post("/v1/events", json=asked, headers=event)
+        assert [one["score"] for one in answer.json()] == pytest.approx(wanted.scores)
 
 
 def test_what_is_kept_can_be_reviewed(guard, tmp_path):

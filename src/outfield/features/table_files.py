@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from outfield.errors import FileFormatError, InputError, as_ours
+from outfield.errors import FileFormatError, InputError, OutfieldError, as_ours
 from outfield.extras import library
 from outfield.features.columns import NUMBER, TEXT, array_of, levels_as_texts
 from outfield.files import (
@@ -112,8 +112,10 @@ def _has_quotes(path: Path, file: BinaryIO) -> bool:
     return count > 0
 
 
-def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
+def _no_number(path: Path, names: Sequence[str], message: str) -> OutfieldError:
     """What pyarrow says of a cell that it cannot convert, with the name of its column."""
+    if "UTF8" in message:
+        return FileFormatError(f"{path} is not UTF-8 text")
     column = re.search(r"column #(\d+)", message)
     where = f"column {names[int(column[1])]!r}" if column and int(column[1]) < len(names) else "a column"
     cell = re.search(r"invalid value '(.*)'", message, re.DOTALL)

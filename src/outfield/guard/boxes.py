@@ -122,11 +122,18 @@ class Boxes(Reader):
         """
         network, (height, width) = self.network, image.shape[1:]
         with evaluation_mode(network, gradients=False) if isinstance(network, nn.Module) else torch.no_grad():
-            [one] = self.detect([image.to(self.device)])
+            found = self.detect([image.to(self.device)])
+        if not isinstance(found, list | tuple) or len(found) != 1:
+            raise InputError(
+                f"the object detector gives {found!r:.60} for a list of one image; it must give a list of one mapping"
+            )
+        [one] = found
         if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
             given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
             raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
-        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
+        with as_ours("the object detector gives what is no numbers", InputError, ValueError, TypeError, RuntimeError):
+            fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
+        fields = {name: value if value.dim() else value[None] for name, value in fields.items()}
         count = len(fields["boxes"])
         wrong = {name: tuple(value.shape) for name, value in fields.items() if len(value) != count}
         if wrong or (count and fields["boxes"].shape != (count, 4)):
@@ -173,13 +180,12 @@ class Boxes(Reader):
     def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
         for place, name in enumerate(given.files):
             try:
-                image = floats(given.images[place])
+                found = self.find(floats(given.images[place]))
             except OutfieldError as error:
                 if on_error == "fail":
                     raise
                 yield Batch(None, [name], {0: str(error)})
             else:
-                found = self.find(image)
                 yield Batch(found.rows, [name], found=found)
 
     def verdicts(
@@ -239,15 +245,24 @@ class _Pooled:
     """A detection model of torchvision that also gives what its head made the class of each box of."""
 
     def __init__(self, network: Any) -> None:
-        self.network = network
-        self.classes: int = network.roi_heads.box_predictor.cls_score.out_features - 1
+        predictor = getattr(getattr(network, "roi_heads", None), "box_predictor", None)
+        classes, moves = (
+            getattr(getattr(predictor, name, None), "out_features", 0) for name in ("cls_score", "bbox_pred")
+        )
+        if not classes or moves != 4 * classes:
+            what = (
+                f"the head of this {type(network).__name__} has no cls_score, or no bbox_pred of four numbers a class"
+            )
+            raise InputError(f"{what}; pass a callable that gives {', '.join(GIVEN)} for each image")
+        self.network, self.classes = network, int(classes) - 1
 
     def __call__(self, given: list[Tensor]) -> list[dict[str, Tensor]]:
         return [self._look(one) for one in given]
 
     def _look(self, image: Tensor) -> dict[str, Tensor]:
         network, heads = self.network, self.network.roi_heads
-        images, _ = network.transform([image])
+        with as_ours(f"the network cannot resize {image.shape[2]} × {image.shape[1]} pixels", InputError, RuntimeError):
+            images, _ = network.transform([image])
         maps = network.backbone(images.tensors)
         maps = {"0": maps} if isinstance(maps, Tensor) else maps
         places, sizes = network.rpn(images, maps)[0], images.image_sizes
@@ -256,9 +271,11 @@ class _Pooled:
         logits, moves = heads.box_predictor(rows)
         [boxes], [scores], [labels] = heads.postprocess_detections(logits, moves, places, sizes)
         # Of which place each box is: where its class, moved from there, lies.
-        ends = boxes.new_tensor([*sizes[0][::-1]] * 2)
-        moved = heads.box_coder.decode(moves, places)[:, labels].clamp(min=0).minimum(ends)
-        own = (moved - boxes).abs().sum(2).argmin(0)
+        own = labels[:0]
+        if len(labels):
+            ends = boxes.new_tensor([*sizes[0][::-1]] * 2)
+            moved = heads.box_coder.decode(moves, places)[:, labels].clamp(min=0).minimum(ends)
+            own = (moved - boxes).abs().sum(2).argmin(0)
         [found] = network.transform.postprocess([{"boxes": boxes}], sizes, [tuple(image.shape[-2:])])
         odds = logits[:, 1:] - logits[:, :1]  # log-odds of each class against the background
         # What the head has seen of a box says more of other kinds than what it makes of it to tell its own apart.

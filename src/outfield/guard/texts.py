@@ -134,7 +134,8 @@ class Texts(Reader):
             probe = self.tokenizer.encode(PROBE)
         except Exception as error:  # of tokenizers, whose errors have no type of their own
             raise FileFormatError(f"{source} holds no tokenizer that tokenizers can read: {error!s:.300}") from error
-        known, embedded = self.tokenizer.get_vocab_size(), network.get_input_embeddings().num_embeddings
+        known = max(*self.tokenizer.get_vocab().values(), *probe.ids, 0) + 1
+        embedded = network.get_input_embeddings().num_embeddings
         if known > embedded:
             raise FileFormatError(
                 f"{source}: its tokenizer has {known:,} tokens, its network {embedded:,}; it is another's"
@@ -190,7 +191,7 @@ class Texts(Reader):
         if column not in found:
             listed = ", ".join([*found][:SHOWN]) + ", …" * (len(found) > SHOWN)
             what = f"{source} has no column {column!r} of texts; it has {listed}"
-            raise InputError(f"{what}: name one, --column, in Python column=…")
+            raise InputError(f"{what}: rename one, or name it when the guard is built (--column, in Python column=…)")
         labels = self._labels(label, found[label], source) if classes and label in found else ()
         return Opened(array_of(found[column]).tolist(), source, column, *labels)
 

@@ -121,7 +121,10 @@ def event_of(headers: Headers, body: bytearray) -> Event:
         if kind == "application/cloudevents+json":
             said = json.loads(body)
             about = {name: value for name, value in said.items() if isinstance(value, str)}
-            packed = about.pop("data_base64", None)
+            packed = said.get("data_base64")
+            if packed is not None and ("data" in said or not isinstance(packed, str)):
+                raise ValueError("data_base64 is a text, and there where data is not")
+            about.pop("data_base64", None)
             data = json.dumps(said.get("data")).encode() if packed is None else base64.b64decode(packed, validate=True)
         else:
             about = {name[3:]: _unescaped(value) for name, value in headers.items() if name.startswith("ce-")}

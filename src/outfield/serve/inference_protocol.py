@@ -271,14 +271,17 @@ def logged(
     asked = _asked({**said, "outputs": None} if isinstance(said, dict) else said, rest, plain=rows)
     if not rows and (images := images_of(asked)) is not None:
         return images
-    widths = guard.widths if guard.table is None else {column.name: 1 for column in guard.table.columns}
+    if guard.reader.scored == "boxes":
+        raise Refused(400, "a guard of boxes looks at images; send them as BYTES or UINT8")
+    columns = guard.reader.columns
+    widths = {column.name: 1 for column in columns} if columns else guard.widths
     first = next(iter(asked.inputs.values()))
     if isinstance(first, np.ndarray) and first.ndim == 2 and len(asked.inputs) == 1 and {*asked.inputs} != {*widths}:
         if first.shape[1] != (width := sum(widths.values())):
             raise Refused(400, f"the input has shape {[*first.shape]}; this guard looks at {width} numbers a row")
         parts = np.split(first, np.cumsum([*widths.values()])[:-1], axis=1)
         asked = asked._replace(inputs=dict(zip(widths, parts, strict=True)))
-    if guard.table is None and any(isinstance(one, list) for one in asked.inputs.values()):
+    if not columns and any(isinstance(one, list) for one in asked.inputs.values()):
         raise Refused(400, "an input holds texts; this guard looks at numbers")
     return rows_of(asked, guard)
 

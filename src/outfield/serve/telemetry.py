@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -269,7 +270,8 @@ def _host(address: str) -> str:
     """The host of a collector's address."""
     try:
         place = urlsplit(address)
-        if place.scheme in ("http", "https") and place.hostname and place.port != 0:
+        plain = not (place.query or place.fragment or re.search(r"\s", address))  # a path is put behind it
+        if place.scheme in ("http", "https") and place.hostname and place.port != 0 and plain:
             return place.hostname
     except ValueError:  # of urlsplit, or of port
         pass

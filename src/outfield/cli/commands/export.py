@@ -53,12 +53,12 @@ def export(
 
 def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
     from outfield.files import kind_of
-    from outfield.guard import Reader
 
-    if kind_of(guard) == Reader.kind:
+    if (found := kind_of(guard)) and found.startswith("guard of "):
+        place = "/v1/check" if found.endswith("boxes") else f"/v2/models/{guard.stem}/infer"
         raise InputError(
-            f"{guard} is a guard of rows, which has no network and no graph to export; other programs ask it by outfield serve "
-            f"{guard} (POST /v2/models/{guard.stem}/infer), and Python reads it by outfield.Guard.load"
+            f"{guard} is a {found}, of which no graph can be exported; other programs ask it by outfield serve {guard} "
+            f"(POST {place}), and Python reads it by outfield.Guard.load"
         )
     from outfield import adapters
 
