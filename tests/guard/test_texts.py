@@ -57,6 +57,7 @@ class TestRows:
         found = reader(save_classifier(tmp_path, network))
         texts = [*sentences("food", 40), *sentences("animals", 5, length=(30, 40)), "Cat"]
         rows = found.rows(texts)
+        assert rows.about["network"].startswith(found.name)
         tokens = transformers.AutoTokenizer.from_pretrained(tmp_path)
         with torch.no_grad():
             each = [tokens(text, truncation=True, max_length=found.longest)["input_ids"] for text in texts]
