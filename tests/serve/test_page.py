@@ -253,7 +253,7 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         for text, said in (
             ("size,town\n1,x", "the table lacks column 'weight'"),
             ('size,weight,town\n1,heavy,"a, b"\n1,94103,Ulm', "1 row checked, 1 OOD; 1 could not be checked."),
-            ("size,weight,town\n1,94107,Ulm", "weight 94107"),  # a number of its own: what was said before does not count
+            ("size,weight,town\n1,94107,Ulm", "weight 94107"),  # told from the row before
             ("size,size,weight,town\n1,2,3,x", "the first line names 'size' twice"),
             ('size,weight,town\n1,2,"x', "A quotation mark is not closed"),
         ):
