@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
@@ -107,6 +108,22 @@ def test_blocks_do_not_grow_without_end(tmp_path, monkeypatch):
     for content in (f"feature_0\n{long}{'0' * 500}\n", "feature_0,feature_1\n" + "1,2\n" * 200 + "1,2,3\n"):
         with pytest.raises(of.FileFormatError, match=r"table\.csv cannot be read as csv"):
             load_csv(tmp_path, content)
+
+
+def test_an_attempt_that_failed_may_still_read(tmp_path, monkeypatch):
+    """A thread of pyarrow that reads on after an error moves the place in its own file, and in no other."""
+    read, files = pyarrow.csv.read_csv, []
+
+    def read_beside(file, *given):
+        for other in files:
+            other.seek(0, 2)
+        files.append(file)
+        return read(file, *given)
+
+    monkeypatch.setattr(reader, "BLOCK", 64)
+    monkeypatch.setattr(pyarrow.csv, "read_csv", read_beside)
+    assert load_csv(tmp_path, f"feature_0\n1.5{'0' * 200}\n").features.tolist() == [[1.5]]
+    assert len(files) == 2
 
 
 def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -87,17 +87,20 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
     block, parse.newlines_in_values = BLOCK, _has_quotes(path, file)
-    while True:
-        file.seek(0)
-        read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
-        try:
-            return module.read_csv(file, read, parse, options)
-        except arrow().ArrowInvalid as error:
-            if "conversion error" in str(error):
-                raise _no_number(path, names, str(error)) from error
-            if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
-                raise
-        block = min(16 * block, LARGEST_BLOCK)
+    with ExitStack() as files:
+        while True:
+            file.seek(0)
+            read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
+            try:
+                return module.read_csv(file, read, parse, options)
+            except arrow().ArrowInvalid as error:
+                if "conversion error" in str(error):
+                    raise _no_number(path, names, str(error)) from error
+                if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
+                    raise
+            block = min(16 * block, LARGEST_BLOCK)
+            # A thread of pyarrow may still read on in the file of the attempt that failed, and move its place.
+            file = files.enter_context(open_to_read(path))
 
 
 def _has_quotes(path: Path, file: BinaryIO) -> bool:
