@@ -2,7 +2,6 @@
 
 import json
 import math
-from multiprocessing import get_context
 
 import pytest
 import torch
@@ -125,8 +124,7 @@ def test_figures_and_numbers_are_written(grid, coarse, tmp_path):
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
 
 
-def test_seeds_differ_and_repeat(coarse, monkeypatch):
-    monkeypatch.setattr(toy, "get_context", lambda _: get_context("fork"))  # which has imported torch
+def test_seeds_differ_and_repeat():
     runs = list(toy.run_toys("cross", 2, batches=2, jobs=2))
     assert [run.seed for run in runs] == [0, 1]
     assert runs[0].corrected.nll != runs[1].corrected.nll
