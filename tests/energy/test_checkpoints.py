@@ -14,7 +14,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.energy import SineMLP, loop
-from outfield.energy.step import InTurn
+from outfield.energy.training_step import InTurn
 from outfield.files import Record, read_record, write_record
 
 LEARNED = ["EBM", "EnergyCorrected"]

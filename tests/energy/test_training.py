@@ -10,7 +10,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.config import configurable
-from outfield.energy.step import InTurn, loss_of
+from outfield.energy.training_step import InTurn, loss_of
 
 COUNTS, NAMES = ("epochs", "batch_size", "replay_size"), ("start", "engine", "precision")
 NUMBERS = (*COUNTS, "learning_rate", "energy_limit", "l2", "input_noise", "replay_fresh", "average")

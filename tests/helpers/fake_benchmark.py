@@ -7,7 +7,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.benchmark import Protocol, benchmark_features, run_benchmark
-from outfield.energy.step import InTurn
+from outfield.energy.training_step import InTurn
 from outfield.images import ImageArray
 
 PROTOCOL = Protocol("shapes", near=("cousins",), mid=("aunts", "uncles"), far=("strangers",), neighbours=5)

@@ -24,8 +24,8 @@ from outfield.energy.priors import MixturePrior as MixturePrior
 from outfield.energy.priors import Prior as Prior
 from outfield.energy.priors import piece_rows as piece_rows
 from outfield.energy.priors import workers_for as workers_for
-from outfield.energy.step import History as History
-from outfield.energy.step import Training as Training
+from outfield.energy.training_step import History as History
+from outfield.energy.training_step import Training as Training
 
 __all__ = [
     "Checkpoint",

@@ -17,7 +17,7 @@ from outfield.energy.batches import Batches, Rows, fingerprint_of_rows
 from outfield.energy.chains import Projection, Sampler, make_start
 from outfield.energy.engine import make_step
 from outfield.energy.network import CorrectedEnergy
-from outfield.energy.step import History, Training
+from outfield.energy.training_step import History, Training
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, StorageError
 from outfield.files import PathLike, Record, as_path, read_record, tensors_under, write_record
 from outfield.modes import own_modes, products

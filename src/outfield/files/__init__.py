@@ -1,4 +1,4 @@
-"""Files: written atomically, proved when they are read, never unpickled."""
+"""Files: written atomically, checked against their checksums when they are read, never unpickled."""
 
 from outfield.extras import door
 
@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = door(
             "HEADER_NAME", "Fingerprint", "NotInRowsError", "Stamp", "StoredArray", "find_npy", "find_npz",
             "find_tensors", "fingerprint", "read_npz", "read_tensors",
         ),
-        "checks": ("as_tensor", "check_dtype", "class_labels", "finite_floats", "whole_numbers"),
+        "values": ("as_tensor", "check_dtype", "class_labels", "finite_floats", "whole_numbers"),
         "download": ("download_file", "sha256_of"),
         "paths": (
             "PathLike", "SCRATCH_NAME", "as_path", "check_output", "check_readable", "csv_cell", "make_folder", "new_file",

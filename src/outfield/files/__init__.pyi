@@ -11,11 +11,6 @@ from outfield.files.arrays import find_tensors as find_tensors
 from outfield.files.arrays import fingerprint as fingerprint
 from outfield.files.arrays import read_npz as read_npz
 from outfield.files.arrays import read_tensors as read_tensors
-from outfield.files.checks import as_tensor as as_tensor
-from outfield.files.checks import check_dtype as check_dtype
-from outfield.files.checks import class_labels as class_labels
-from outfield.files.checks import finite_floats as finite_floats
-from outfield.files.checks import whole_numbers as whole_numbers
 from outfield.files.download import download_file as download_file
 from outfield.files.download import sha256_of as sha256_of
 from outfield.files.paths import PathLike as PathLike
@@ -38,6 +33,11 @@ from outfield.files.record import kind_of as kind_of
 from outfield.files.record import read_record as read_record
 from outfield.files.record import tensors_under as tensors_under
 from outfield.files.record import write_record as write_record
+from outfield.files.values import as_tensor as as_tensor
+from outfield.files.values import check_dtype as check_dtype
+from outfield.files.values import class_labels as class_labels
+from outfield.files.values import finite_floats as finite_floats
+from outfield.files.values import whole_numbers as whole_numbers
 
 __all__ = [
     "Fingerprint",

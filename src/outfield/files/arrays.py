@@ -1,4 +1,4 @@
-"""Arrays in files: safetensors, ``.npy`` and ``.npz``, found by their headers and proved while their bytes are read.
+"""Arrays in files: safetensors, ``.npy`` and ``.npz``, found by their headers, their checksums verified while the bytes are read.
 
 The libraries read the headers; nothing is unpickled. The bytes are read here, from plain files: a memory map would end
 the process where a file is cut short, and the pread of safetensors 0.8 reads a whole tensor for each row.

@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = door(
         "build": ("ImagePlan",),
         "decision": ("Decision", "PER_CLASS", "true_classes"),
         "guard": ("Guard", "RowGuard", "open_guard"),
-        "guard_file": ("describe_guard",),
+        "description": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
         "review": ("ReviewFolder", "classes_of"),
         "texts": ("Texts",),

@@ -6,13 +6,13 @@ from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.decision import Decision as Decision
 from outfield.guard.decision import PER_CLASS as PER_CLASS
 from outfield.guard.decision import true_classes as true_classes
+from outfield.guard.description import describe_guard as describe_guard
 from outfield.guard.explanation import ColumnWhy as ColumnWhy
 from outfield.guard.explanation import ExplainedVerdict as ExplainedVerdict
 from outfield.guard.explanation import RowWhy as RowWhy
 from outfield.guard.guard import Guard as Guard
 from outfield.guard.guard import RowGuard as RowGuard
 from outfield.guard.guard import open_guard as open_guard
-from outfield.guard.guard_file import describe_guard as describe_guard
 from outfield.guard.readers import ImageReader as ImageReader
 from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader

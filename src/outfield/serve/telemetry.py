@@ -275,7 +275,7 @@ def _host(address: str) -> str:
             return place.hostname
     except ValueError:  # of urlsplit, or of port
         pass
-    raise InputError(f"--otlp is {address!r:.100}; it is the address of a collector, such as http://localhost:4318")
+    raise InputError(f"--otlp is {address!r:.100}; it must be a collector's address, such as http://localhost:4318")
 
 
 def _seconds(variable: str, usual: float) -> float:
@@ -284,7 +284,7 @@ def _seconds(variable: str, usual: float) -> float:
     try:
         require_number(variable, float(said), above=0, most=86_400_000)
     except ValueError as error:
-        raise InputError(f"{variable} is {said!r:.50}; it is a number of milliseconds above 0") from error
+        raise InputError(f"{variable} is {said!r:.50}; it must be a number of milliseconds above 0") from error
     return float(said) / 1000
 
 

@@ -43,6 +43,7 @@ Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples
     "outfield guard build cifar10.safetensors --images photos/train --held-out photos/val -o my.guard",
     "outfield guard build timm:resnet18@weights.safetensors --images photos/train -o my.guard --keep 0.99 --views flip",
     "outfield guard build torchvision:fasterrcnn_resnet50_fpn@cells.safetensors --images VOC --names red,white -o my.guard",
+    "outfield guard build net.onnx --size 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --images photos/train -o my.guard",
     "outfield guard build hf:topics --texts train.csv --held-out val.csv -o topics.guard",
     of=guards,
     name="build",

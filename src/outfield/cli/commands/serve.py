@@ -31,10 +31,10 @@ def serve(
     token_file: Annotated[File, Option(help="File of the token for clients. Default: OUTFIELD_TOKEN.")] = None,
     tls_cert: Annotated[File, Option(help="Certificate chain (PEM), for HTTPS.")] = None,
     tls_key: Annotated[File, Option(help="Key of the certificate (PEM).")] = None,
-    max_body: Annotated[int, Option(min=1, help="Most bytes of a request.")] = 33_554_432,
-    max_pixels: Annotated[int, Option(min=1, help="Most pixels of an image.")] = 50_000_000,
+    max_body: Annotated[int, Option(min=1, help="Maximum size of a request in bytes.")] = 33_554_432,
+    max_pixels: Annotated[int, Option(min=1, help="Maximum pixels of an image.")] = 50_000_000,
     max_images: Annotated[int, Option(min=1, help="Most images or rows of a request.")] = 64,
-    timeout: Annotated[float, Option(help="Most seconds for a request.")] = 30.0,
+    timeout: Annotated[float, Option(help="Seconds until a request is given up.")] = 30.0,
     queue: Annotated[int, Option(min=1, help="Most images or rows that wait; more are told to come back.")] = 256,
     batch: Annotated[int, Option(min=1, help="Most images that the network is given at once.")] = 32,
     drift_state: Annotated[File, Option(help="File that keeps what was seen over a restart (.safetensors).")] = None,
@@ -48,7 +48,7 @@ def serve(
         str | None,
         Option(help="OpenTelemetry collector for spans and metrics. Default: OTEL_EXPORTER_OTLP_ENDPOINT; else none."),
     ] = None,
-    drain: Annotated[float, Option(min=0, help="Seconds to answer after SIGTERM, no longer ready.")] = 5.0,
+    drain: Annotated[float, Option(min=0, help="Seconds to keep answering after SIGTERM, already not ready.")] = 5.0,
     device: Device = "auto",
 ) -> None:
     """Serve guards: the Open Inference Protocol (V2), plain uploads, Prometheus metrics, and a web page."""

@@ -25,7 +25,7 @@ PREFIX = "second."
 
 @register
 class SIRC(Detector):
-    """MSP that a second score of the features raises where that is far from ID rows' (Xia & Bouganis 2022).
+    """MSP, raised where a second score, of the features, is far from that of ID rows (Xia & Bouganis 2022).
 
     score = log (1 − max_c p_c) + log (1 + exp(−b (S − a))), p = softmax(l), the logarithm of the authors' product, with S a score
     of the features that is high for ID rows, a = μ − 3 σ, b = 1 / σ, and μ, σ mean and standard deviation of S over the training

@@ -1,6 +1,6 @@
 """The fast training step: chains, both passes of the loss and Adam as one fixed sequence of operations on fixed buffers.
 
-What makes it fast, compared with :class:`outfield.energy.step.EagerStep`:
+What makes it fast, compared with :class:`outfield.energy.training_step.EagerStep`:
 
 - The network's input gradient is written out instead of recorded by autograd. For layers h_l = φ(h_{l−1} W_lᵀ + b_l), φ a
   LeakyReLU, and E = (v·h_L + c) / T:  g_L = (v / T) φ'(h_L),  g_{l−1} = (g_l W_l) φ'(h_{l−1}),  ∇E = g_1 W_1. The energy itself
@@ -39,7 +39,7 @@ from outfield.energy.chains import (
 )
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.step import EagerStep, InTurn, Training
+from outfield.energy.training_step import EagerStep, InTurn, Training
 from outfield.errors import InputError
 from outfield.modes import products
 
@@ -78,7 +78,7 @@ def make_step(
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:
-    """The precision to train in; see :class:`outfield.energy.step.Training`."""
+    """The precision to train in; see :class:`outfield.energy.training_step.Training`."""
     if asked == "auto":
         return "bfloat16" if fused and device.type == "cuda" and has_bfloat16(device) else "float32"
     if asked == "bfloat16" and not has_bfloat16(device):

@@ -19,7 +19,7 @@ from outfield.energy.chains import Projection, identity, relu_sphere
 from outfield.energy.engine import Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.step import Training, adam_settings, adam_state, load_adam_state
+from outfield.energy.training_step import Training, adam_settings, adam_state, load_adam_state
 from outfield.modes import rounded_products
 
 SMALLEST = 2**16  # entries from which a matrix is worth packing

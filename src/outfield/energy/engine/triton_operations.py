@@ -29,7 +29,7 @@ from outfield.energy.engine.kernels import (
 )
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.step import MOMENTS, Training
+from outfield.energy.training_step import MOMENTS, Training
 from outfield.errors import OutfieldWarning
 
 # classes whose posteriors one program computes; PyTorch's product is faster beyond (2.9 against 7.2 ms a step with

@@ -1,4 +1,4 @@
-"""The one door for arrays: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument.
+"""Arrays from users: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument.
 
 A caller gets a tensor with exactly these numbers or an :class:`outfield.InputError`; nothing is rounded, unmasked or cut to its
 real part.
