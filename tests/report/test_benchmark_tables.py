@@ -9,6 +9,7 @@ from tests.helpers.benchmark_samples import PROTOCOL, make_run
 from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, records_of, small_run, verdicts
 
 from outfield.benchmark import AVERAGE, HOLDS, UNTESTED, BenchmarkRun, Key, LowData, Protocol, check_claims, paper
+from outfield.cli.app import write_results
 from outfield.report import benchmark_tables, fraction_table, tables, write_report
 from outfield.report.benchmark_files import run_json, tables_markdown
 from outfield.report.benchmark_tables import backbone_table, best_row, comparison_table
@@ -64,6 +65,13 @@ class TestTables:
         assert {place for place in table.best if place[1] == 2} == {(0, 2, 0), (2, 2, 1)}
         assert "| **46.0** / 55.0 |" in table.markdown()
         assert r"& 46.5 / \textbf{67.5} &" in table.latex()
+
+    def test_the_command_line_prints_levels_and_the_ablation(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr("outfield.report.write_report", lambda *_, **__: [tmp_path / "report.html"])
+        write_results(BenchmarkRun(C10, as_the_paper(C10)), tmp_path)
+        said = capsys.readouterr().out
+        assert said.index("against near, mid and far OOD") < said.index("without parts of the method")
+        assert "against each OOD set" not in said
 
     def test_equal_figures_are_equally_good(self):
         found = [

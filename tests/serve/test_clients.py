@@ -61,6 +61,8 @@ class TestTriton:
         assert found.as_numpy("is_ood").tolist() == expected.is_ood.tolist()
         assert found.as_numpy("label").tolist() == [verdict.class_index for verdict in expected]
         assert [found.as_numpy(name).dtype.kind for name in names] == ["f", "f", "b", "i"]
+        told = found.get_response()["outputs"]  # where no output is named, the client asks for all in binary
+        assert all(("data" in one) is (named and not binary) for one in told)
 
     def test_encoded_images(self, client, files, images):
         expected = of.Guard.load(files["fused"], device="cpu")(images)

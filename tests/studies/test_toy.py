@@ -122,6 +122,7 @@ def test_figures_and_numbers_are_written(grid, coarse, tmp_path):
     assert len(rows[0]["models"]["correction"]["masses"]) == 9
     table = toy_table([grid, grid])
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
+    assert table.rows[0][2:] == ["0.111", "0.000"]  # nine modes of equal mass
 
 
 def test_seeds_differ_and_repeat():
