@@ -105,6 +105,12 @@ def test_what_cannot_be_promised_is_told(count, quality, accuracy, message):
         Acceptance.fit(scores[: count // 2], wrong[: count // 2], scores[count // 2 :], wrong[count // 2 :], accuracy)
 
 
+def test_one_wrong_answer_of_few_asks_for_more_rows():
+    scores, wrong = np.linspace(0, 1, 60), np.arange(60) == 0
+    with pytest.raises(of.TooFewSamplesError, match=r"but 9.* %. Pass a lower accuracy, or about"):
+        Acceptance.fit(scores, wrong, scores, wrong, 0.95)
+
+
 def test_so_many_rows_as_it_asks_for_do():
     rng = np.random.default_rng(0)
     scores = rng.uniform(size=60)

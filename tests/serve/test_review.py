@@ -1,5 +1,6 @@
 """Inputs that are kept for review: what is kept, how it is listed and reviewed, and what goes wrong."""
 
+import datetime
 import json
 import threading
 
@@ -222,6 +223,8 @@ class TestReviewing:
         service.check(images[4])
         ((own, item),) = kept(service).items()
         assert service.client.get(f"/v1/queue/{own}").json() == item
+        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(item["time"])
+        assert datetime.timedelta() <= age < datetime.timedelta(minutes=5)
         answer = service.client.get(f"/v1/queue/{own}/image")
         assert answer.content == images[4]
         assert answer.headers["content-disposition"] == "attachment"
