@@ -115,9 +115,12 @@ class BoxPlan(ImagePlan):
         choose: Any = held[first] if first.any() else None
         rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
         model, threshold, decision, notes = self.fit(rows, held[~first])
+        order = np.random.default_rng(self.seed).permutation(np.flatnonzero(~first))
+        drawn = order[np.unique(image[order], return_index=True)[1]]
+        notes |= {"split_off": held_out is None, "one_an_image": model.score(held[drawn]).double().sort()[0].tolist()}
         reader = copy.copy(boxes)
         reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
-        return Guard(reader, model, threshold, provenance={**notes, "split_off": held_out is None}, decision=decision)
+        return Guard(reader, model, threshold, provenance=notes, decision=decision)
 
     def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
         """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""

@@ -452,10 +452,11 @@ async function traffic() {
 
 function drawTraffic(told) {
   const entry = (name, value, more) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
+  const watched = scored() === "boxes" ? "images with boxes" : scored(); // of each one box
   $("alarm").className = told.alarm ? "rings" : "";
-  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${scored()}` : told.samples ? "No drift found" : "Nothing was checked yet";
+  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${watched}` : told.samples ? "No drift found" : "Nothing was checked yet";
   $("numbers").replaceChildren(
-    entry(scored(), told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
+    entry(watched, told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
     entry("share OOD", percent(told.share_ood), told.samples ? `${percent(told.share_low)} to ${percent(told.share_high)}` : ""),
     entry("recent share", percent(told.recent_share), `${percent(told.expected)} expected of ID`));
   const tallest = Math.max(...told.histogram, 1);
