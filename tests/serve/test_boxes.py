@@ -13,8 +13,8 @@ from tests.helpers.service import parsed_metrics, png, running
 from tests.serve.test_page import browser  # noqa: F401
 
 import outfield as of
-from outfield.serve import Settings
-from outfield.serve.models import Model
+from outfield.serve import Keep, Settings
+from outfield.serve.models import Model, load_models
 from outfield.serve.telemetry import Counts
 
 
@@ -108,11 +108,20 @@ def test_boxes_of_one_image_are_one_sample_of_drift(tmp_path):
         model.stop()
 
 
+def test_nothing_is_kept_for_review(guard, tmp_path, monkeypatch):
+    monkeypatch.setattr(of.Guard, "load", lambda *_: guard)
+    with pytest.raises(of.InputError, match="cells judges boxes; serve it without --keep"):
+        load_models([tmp_path / "cells.guard"], Settings(keep=Keep(tmp_path / "kept")), Counts())
+    assert not (tmp_path / "kept").exists()
+
+
 def test_the_inference_protocol_is_refused_with_the_reason(service):
     answer = service.client.post("/v2/models/cells/infer", json={})
     assert answer.status_code == 400
     assert "POST /v1/check" in answer.json()["error"]
-    assert [one["name"] for one in service.client.get("/v2/models/cells").json()["inputs"]] == ["image", "pixels"]
+    about = service.client.get("/v2/models/cells").json()
+    assert [one["name"] for one in about["inputs"]] == ["image", "pixels"]  # of logged requests, see above
+    assert about["outputs"] == []
 
 
 def test_the_page_draws_them(browser, service, guard):  # noqa: F811

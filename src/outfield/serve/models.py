@@ -119,6 +119,10 @@ def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> di
     if not paths or len({*names}) < len(names):
         raise InputError(f"guards are served by the names of their files, which must differ: {sorted(names)}")
     guards = [ready_guard(path, settings) for path in paths]
+    boxes = [name for name, guard in zip(names, guards, strict=True) if guard.reader.scored == "boxes"]
+    if settings.keep is not None and boxes:
+        what = f"--keep is for guards that outfield guard update takes, but {boxes[0]} judges boxes"
+        raise InputError(f"{what}; serve it without --keep")
     state = settings.drift_state
     states = [state] * len(names)
     if state is not None and len(names) > 1:  # one beside it for each
