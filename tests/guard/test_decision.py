@@ -163,13 +163,30 @@ def test_an_export_does_not_drop_what_a_guard_decides(tmp_path):
     [
         ({"accuracy": 1.0}, of.InputError, "accuracy"),
         ({"threshold": "each"}, of.InputError, "threshold"),
-        ({"accuracy": 0.999}, of.TooFewSamplesError, "at least"),
+        (
+            {"accuracy": 0.999},
+            of.TooFewSamplesError,
+            r"at best that 98\.8 % .* not 99\.9 %.* about 13,480 held-out rows",
+        ),
         ({"accuracy": 0.99}, of.TooFewSamplesError, "Pass a lower accuracy, or"),
     ],
 )
 def test_what_cannot_be_is_told(settings, error, message):
     with pytest.raises(error, match=message):
         of.Guard.build_rows(rows(300, 1), rows(400, 2), detector="SSD", device="cpu", **settings)
+
+
+@pytest.mark.parametrize(("detector", "count"), [("SSD", 30), (None, 70)])
+def test_so_many_held_out_rows_as_it_asks_for_do(detector, count):
+    settings, good = {"detector": detector, "accuracy": 0.9, "device": "cpu"}, rows(300, 1, hard=0.02)
+    with pytest.raises(of.TooFewSamplesError, match=f"{count} held-out rows can promise .* 90 %") as refused:
+        of.Guard.build_rows(good, rows(count, 2), **settings)
+    needed = int(str(refused.value).split("about ")[1].split(" ")[0])
+    made = of.Guard.build_rows(good, rows(needed, 2, hard=0.02), **settings)
+    assert 3 * 29 <= made.decision.acceptance.tested[0] < 3 * 29 + 10
+    with pytest.raises(of.TooFewSamplesError, match=r"pass at least \d+ rows") as refused:
+        of.Guard.build_rows(good[:60], **settings)
+    assert int(str(refused.value).split("at least ")[1].split(" ")[0]) == pytest.approx(2 * needed, abs=20)
 
 
 def test_rows_without_classes_or_logits_are_told():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 import time
 import warnings
@@ -118,6 +119,11 @@ class Plan:
         """Held-out samples that set the threshold and test an accuracy, at least."""
         return fewest(self.keep) + (0 if self.accuracy is None else fewest_right(self.accuracy))
 
+    def enough(self, least: int) -> int:
+        """Held-out samples that are likely to do: two thirds of those that choose no members test an accuracy."""
+        more = 0 if self.accuracy is None else math.ceil(3 / 2 * 3 * fewest_right(self.accuracy)) - self.to_decide
+        return least + (1 if least == self.to_decide else 2) * more
+
     def held_out(
         self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
     ) -> np.ndarray:
@@ -130,21 +136,25 @@ class Plan:
         if int(chosen.sum()) < count and copies is not None:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
-            fewer = (
-                f", or one detector, such as SSD, for which {2 * self.to_decide} are enough"
-                if least > self.to_decide
-                else ""
-            )
+            count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
+            fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
             raise TooFewSamplesError(
-                f"found {counted(total, unit[:-1])}, and {count} would have to be held out to calibrate the guard; pass at least "
-                f"{2 * count} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
+                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at least "
+                f"{2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; at least {least} are needed")
+            found, left = counted(total, f"held-out {unit[:-1]}"), total - least + self.to_decide
+            if self.accuracy is None or left <= (limits := max(fewest(self.keep), left // 3)):
+                raise TooFewSamplesError(f"found {found}; at least {self.enough(least):,} are needed")
+            what = f"{found} can promise at best that {math.floor(1000 * 0.05 ** (1 / (left - limits))) / 10:g} % of accepted answers"
+            raise TooFewSamplesError(
+                f"{what} are right, but not {100 * self.accuracy:.4g} %. Pass a lower accuracy, or about "
+                f"{10 * math.ceil(self.enough(least) / 10):,} held-out {unit}"
+            )
         if least == self.to_decide:
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
