@@ -139,8 +139,8 @@ class Plan:
             count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
             fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
             raise TooFewSamplesError(
-                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at least "
-                f"{2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
+                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at "
+                f"least {2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
@@ -150,10 +150,10 @@ class Plan:
             found, left = counted(total, f"held-out {unit[:-1]}"), total - least + self.to_decide
             if self.accuracy is None or left <= (limits := max(fewest(self.keep), left // 3)):
                 raise TooFewSamplesError(f"found {found}; at least {self.enough(least):,} are needed")
-            what = f"{found} can promise at best that {math.floor(1000 * 0.05 ** (1 / (left - limits))) / 10:g} % of accepted answers"
+            best = math.floor(1000 * 0.05 ** (1 / (left - limits))) / 10
             raise TooFewSamplesError(
-                f"{what} are right, but not {100 * self.accuracy:.4g} %. Pass a lower accuracy, or about "
-                f"{10 * math.ceil(self.enough(least) / 10):,} held-out {unit}"
+                f"{found} can promise at best that {best:g} % of accepted answers are right, not {100 * self.accuracy:.4g} %. "
+                f"Pass a lower accuracy, or about {10 * math.ceil(self.enough(least) / 10):,} held-out {unit}"
             )
         if least == self.to_decide:
             return np.zeros(total, bool)
