@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -338,7 +339,9 @@ def guard_evaluate(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
     id_data: Annotated[str, Option("--id", help="ID images or rows that the guard was not built of.")],
     ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
-    output: Annotated[File, Option("--out", "-o", help="Figure of the scores (.png).")] = None,
+    output: Annotated[
+        File, Option("--out", "-o", help="Figure of the scores, and of risk and coverage (.png).")
+    ] = None,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
     device: Device = "auto",
@@ -355,8 +358,10 @@ def guard_evaluate(
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")
 
+    import numpy as np
+
     from outfield.benchmark import intervals
-    from outfield.guard import Guard, Verdicts
+    from outfield.guard import Guard, Verdicts, true_classes
     from outfield.report import Table
     from outfield.scores import auroc, fpr95, share_interval
 
@@ -381,24 +386,35 @@ def guard_evaluate(
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
     print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
-    if model.decision is not None and model.decision.acceptance is not None:
-        _tell_accepted(model, id_data, dict(zip(["ID", *sets], judged, strict=True)))
+    accepts = model.decision is not None and model.decision.acceptance is not None
+    truths = true_classes(model, id_data, len(test)) if accepts or output is not None else []
+    if accepts:
+        _tell_accepted(truths, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
+        from outfield.benchmark import risk_curves
         from outfield.report import write_evaluation
 
-        rule, others = model.threshold, dict(zip(sets, found[1:], strict=True))
-        write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep)
+        rule, others, risks = model.threshold, dict(zip(sets, found[1:], strict=True)), {}
+        answers = [one.class_index for one in judged[0]]
+        if None not in (*truths, *answers):
+            wrong = np.array([own != true for own, true in zip(answers, truths, strict=True)])
+            doubts = (
+                [np.array([bool(one.is_ood) - (one.p_right or 0) for one in own]) for own in judged]
+                if accepts
+                else found
+            )
+            how = "p_right" if accepts else "score"
+            risks = {f"answers by {how}": risk_curves(doubts[0], wrong, dict(zip(sets, doubts[1:], strict=True)))}
+        write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep, risks)
         log.info("→ %s", output)
 
 
-def _tell_accepted(model: Guard, id_data: str, judged: dict[str, Verdicts]) -> None:
+def _tell_accepted(truths: Sequence[int | None], judged: dict[str, Verdicts]) -> None:
     """Which share of the answers on each set is accepted, and of those on ID data how many are right, where that is known."""
-    from outfield.guard import true_classes
     from outfield.scores import share_interval
 
     shares = {name: sum(bool(one.accept) for one in those) / len(those) for name, those in judged.items()}
     log.info("accepted answers: %s", ", ".join(f"{name} {percent(share)}" for name, share in shares.items()))
-    truths = true_classes(model, id_data, len(judged["ID"]))
     pairs = [(one.class_index, true) for one, true in zip(judged["ID"], truths, strict=True) if one.accept]
     if known := [index == true for index, true in pairs if true is not None]:
         interval = _with_interval(sum(known) / len(known), share_interval(sum(known), len(known)))

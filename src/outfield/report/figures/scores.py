@@ -44,9 +44,14 @@ def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
 
 
 def evaluation_chart(
-    title: str, scores_id: np.ndarray, scores_ood: Mapping[str, np.ndarray], threshold: float, keep: float
+    title: str,
+    scores_id: np.ndarray,
+    scores_ood: Mapping[str, np.ndarray],
+    threshold: float,
+    keep: float,
+    risks: Mapping[str, RiskCurves] = {},
 ) -> Chart:
-    """Scores of the ID set and of each OOD set, a panel for each, with the threshold of a guard."""
+    """Scores of the ID set and of each OOD set, a panel for each, with the threshold of a guard; then risk and coverage."""
 
     def panel(name: str, scores: np.ndarray) -> Panel:
         caught = f"{100 * np.mean(scores > threshold):.0f} % caught"
@@ -55,7 +60,9 @@ def evaluation_chart(
 
     marks = [Mark("ID", ID, "area"), Mark("OOD", LEVEL_COLOURS["far"], "area")]
     marks.append(Mark(f"threshold, to keep {100 * keep:.4g} %", INK, "line", "--"))
-    return Chart(title, [panel(*one) for one in scores_ood.items()], marks, 3, 2.4, width=4.6)
+    answers = risk_chart(risks, dict.fromkeys(risks, (INK, "-")))
+    panels = [*(panel(*one) for one in scores_ood.items()), *answers.panels]
+    return Chart(title, panels, [*marks, *answers.marks], 3, 2.4, width=4.6)
 
 
 def keeping(scores: np.ndarray) -> float:
