@@ -163,6 +163,9 @@ class TestBuilding:
             of.Guard.build(boxes, [(image, corners, ["car"] * 3) for image, corners, _ in scenes(3)], device="cpu")
         with pytest.raises(of.InputError, match="names="):
             of.Guard.build(of.Boxes(squares), scenes(3), device="cpu")
+        for corners in ([0, 0, 1], [[0, 0, 1]], [["a"] * 4]):
+            with pytest.raises(of.InputError, match=r"they must be numbers \(n, 4\)"):
+                of.Guard.build(boxes, [(scene(1, "red")[0], corners, ["red"])], device="cpu")
         with pytest.raises(of.InputError, match="views"):
             of.Guard.build(boxes, scenes(3), views="flip", device="cpu")
 
@@ -330,6 +333,7 @@ class TestTorchvision:
         assert len(rows) > 3
         done = outfield("guard", "show", "my.guard", cwd=folder, code=0)
         assert f"{NETWORK}, 75,9" in " ".join(done.stdout.split())
+        assert "members" not in done.stdout  # KNN has none
         done = outfield(
             "guard",
             "evaluate",

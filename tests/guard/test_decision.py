@@ -229,6 +229,8 @@ def test_images_through_the_commands(tmp_path):
     assert "at most 20.0 % of those called OOD are ID" in done.said
     assert "p right" in outfield("guard", "check", made, strange).stdout
     outfield("guard", "check", made, strange, "--jsonl", "--fdr", "0.2", code=2)
+    for rate in ("0", "1.5"):
+        assert "--fdr" in outfield("guard", "check", made, strange, "--fdr", rate, code=2).said
     flat = write_folder(tmp_path / "flat", of.ImageArray(labelled(200, 3).images))
     assert "folders that are called as the network's classes" in outfield(*build, flat, code=2).said
 

@@ -152,7 +152,9 @@ class BoxPlan(ImagePlan):
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Annotated boxes of the detector's classes, and the class of each; those of other names are left out."""
-    found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
+    right = f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)"
+    with as_ours(right, InputError):
+        found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
     given = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else [*labels]
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
