@@ -565,7 +565,8 @@ class RowPlan(Plan):
         choose: Any = held[first] if first.any() else None
         stand_ins: Any = None
         model, threshold, decision, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
-        widths = {name: train.shapes[name][1] for name in model.needs_to_score}
+        needed = (*model.needs_to_score, *(() if decision is None else ("logits", *decision.needs)))
+        widths = {name: train.shapes[name][1] for name in needed}
         reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
         notes |= {"split_off": held_out is None, "widths": widths}
         return Guard(reader, model, threshold, provenance=notes, decision=decision)
