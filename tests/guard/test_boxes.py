@@ -13,7 +13,7 @@ from tests.helpers.boxes import scene, scenes, squares
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.guard import describe_guard, overlaps, write_verdicts
+from outfield.guard import BoxPlan, describe_guard, overlaps, write_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -334,17 +334,13 @@ class TestTorchvision:
         done = outfield("guard", "show", "my.guard", cwd=folder, code=0)
         assert f"{NETWORK}, 75,9" in " ".join(done.stdout.split())
         assert "members" not in done.stdout  # KNN has none
-        done = outfield(
-            "guard",
-            "evaluate",
-            "my.guard",
-            "--id",
-            "voc/JPEGImages",
-            "--device",
-            "cpu",
-            "--ood",
-            "voc/JPEGImages/i0.png",
-            cwd=folder,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "boxes" in done.stdout.splitlines()[1]
+        evaluate = ("guard", "evaluate", "my.guard", "--device", "cpu", "--ood", "voc/JPEGImages/i0.png", "--id")
+        whole = outfield(*evaluate, "voc/JPEGImages", cwd=folder, code=0).stdout.splitlines()
+        assert "boxes" in whole[1]
+        assert outfield(*evaluate, "voc", cwd=folder, code=0).stdout.splitlines()[2:] == whole[2:]
+        found = real[3](real[2][0]).boxes[0]
+        part = [(real[2][0], [[found.left, found.top, found.right, found.bottom]], [found.class_name])]
+        write_voc(folder / "part", part)
+        matched = len(BoxPlan().rows(real[1], folder / "part")[0])
+        told = outfield(*evaluate, "part", cwd=folder, code=0).stdout.splitlines()[2].split()
+        assert 0 < int(told[1]) == matched < int(whole[2].split()[1])

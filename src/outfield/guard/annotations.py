@@ -45,6 +45,11 @@ def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterator[Annotate
     yield from (_coco if path.suffix == ".json" else _voc)(path)
 
 
+def are_annotated(path: Path) -> bool:
+    """Whether it is what :func:`annotated_images` reads, and no folder of images alone."""
+    return path.suffix in (".json", ".txt") or (path / "Annotations").is_dir()
+
+
 def _voc(path: Path) -> Iterator[Annotated]:
     """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
     root = path if path.is_dir() else path.parent.parent.parent

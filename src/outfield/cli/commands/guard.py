@@ -337,7 +337,9 @@ def guard_check(
 )
 def guard_evaluate(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
-    id_data: Annotated[str, Option("--id", help="ID images or rows that the guard was not built of.")],
+    id_data: Annotated[
+        str, Option("--id", help="ID images or rows that the guard was not built of; of boxes annotated images, too.")
+    ],
     ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
     output: Annotated[
         File, Option("--out", "-o", help="Figure of the scores, and of risk and coverage (.png).")
@@ -361,7 +363,7 @@ def guard_evaluate(
     import numpy as np
 
     from outfield.benchmark import intervals
-    from outfield.guard import Guard, Verdicts, true_classes
+    from outfield.guard import Boxes, BoxPlan, Guard, Verdicts, are_annotated, true_classes
     from outfield.report import Table
     from outfield.scores import auroc, fpr95, share_interval
 
@@ -369,7 +371,10 @@ def guard_evaluate(
     unit, found, judged = model.reader.unit, [], []
     for what, path in places:
         with bar(f"checking {what}", unit=unit):
-            verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
+            if isinstance(model.reader, Boxes) and path == id_data and are_annotated(Path(path)):
+                verdicts = model.judge(BoxPlan(on_error=on_error).rows(model.reader, path)[0])
+            else:
+                verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
         if failed := len(verdicts.failed):
             log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         if failed == len(verdicts):
