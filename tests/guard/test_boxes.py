@@ -315,8 +315,9 @@ class TestTorchvision:
     def test_names_and_settings_that_cannot_be_are_said(self, real):
         folder, boxes, _, _ = real
         file = folder / "net.safetensors"
-        with pytest.raises(of.InputError, match="5 names, but the network has 2 classes"):
-            of.Boxes(boxes.network, list("abcde"))
+        for names, said in (("abcde", "are 5 names"), ("a", "is 1 name")):
+            with pytest.raises(of.InputError, match=f"there {said}, but the network has 2 classes"):
+                of.Boxes(boxes.network, [*names])
         with pytest.raises(of.InputError, match="has no setting colour"):
             of.Boxes(f"{NETWORK}@{file}", colour=3)
         with pytest.raises(of.UnknownNameError, match="fasterrcnn_resnet50_fpn"):

@@ -158,6 +158,17 @@ def test_an_export_does_not_drop_what_a_guard_decides(tmp_path):
         FieldsGraph(guard)
 
 
+def test_words_on_thresholds_of_classes():
+    scores, classes = np.arange(100.0), np.repeat([0, 1, 2], [97, 1, 2])
+    for counts, words in (
+        ([97, 1, 2], "no class has a threshold of its own; these share one: all 3 classes"),
+        ([60, 20, 20], "3 classes have thresholds of their own"),
+        ([60, 30, 5, 5], "1 class has a threshold of its own; these share one: b, c, d"),
+    ):
+        rule = of.ClassThresholds.fit(scores, classes, counts, keep=0.9)
+        assert Decision(rule).lines("rows", "abcd")["per class"] == words
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
@@ -220,7 +231,7 @@ def test_images_through_the_commands(tmp_path):
     )
     said = outfield(*build, train, "--per-class", code=0).said
     assert "accepts answers of which at least 90 % are right, with a confidence of 0.95" in said
-    assert "have thresholds of their own" in " ".join(outfield("guard", "show", made).stdout.split())
+    assert "no class has a threshold of its own" in " ".join(outfield("guard", "show", made).stdout.split())
     known = write_folder(tmp_path / "known", labelled(40, 5))
     done = outfield("guard", "check", made, known, strange, "--json", "--fdr", "0.2", code=0)
     found = json.loads(done.stdout)
@@ -232,7 +243,7 @@ def test_images_through_the_commands(tmp_path):
     for rate in ("0", "1.5"):
         assert "--fdr" in outfield("guard", "check", made, strange, "--fdr", rate, code=2).said
     flat = write_folder(tmp_path / "flat", of.ImageArray(labelled(200, 3).images))
-    assert "folders that are called as the network's classes" in outfield(*build, flat, code=2).said
+    assert "folders named after the network's classes" in outfield(*build, flat, code=2).said
 
 
 def test_discoveries_take_the_place_of_the_threshold():

@@ -148,8 +148,8 @@ class BoxPlan(ImagePlan):
                 numbers += [number] * len(parts[-1])
         if not parts:
             raise TooFewSamplesError(
-                f"of {counted(total, 'box')} that the object detector finds none matches one of {wanted:,} annotated boxes of "
-                f"its classes, {', '.join(boxes.names) or 'which have no names'}; are names in the order of its labels?"
+                f"none of the {counted(total, 'box')} found matches an annotated one ({wanted:,} are annotated with its classes, "
+                f"{', '.join(boxes.names) or 'which have no names'}); are names in the order of its labels?"
             )
         log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
         return FeatureSet.join(parts), np.array(numbers)

@@ -108,7 +108,7 @@ class Boxes(Reader):
         names = tuple(names)
         names = names[1:] if classes is not None and len(names) == classes + 1 else names
         if classes is not None and names and len(names) != classes:
-            what = f"there are {counted(len(names), 'name')}"
+            what = f"there {'is' if len(names) == 1 else 'are'} {counted(len(names), 'name')}"
             raise InputError(f"{what}, but the network has {counted(classes, 'class')}")
         super().__init__(names)
         self.fingerprint = network_fingerprint(network)

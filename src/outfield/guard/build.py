@@ -264,7 +264,7 @@ class ImagePlan(Plan):
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
         if self.accuracy is not None and not labels == held_labels == GIVEN:
-            what = "accuracy needs images whose class is known: put them into folders that are called as the network's classes"
+            what = "accuracy needs images whose class is known: put them into folders named after the network's classes"
             raise InputError(f"{what}, the held-out ones too")
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
@@ -361,7 +361,9 @@ class ImagePlan(Plan):
         )
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
-                log.info("%s has no folders of the network's classes: its predictions serve as labels", images.name)
+                log.info(
+                    "the images are not in folders named after the network's classes: its predictions serve as labels"
+                )
             return
         sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}

@@ -143,8 +143,14 @@ class Decision:
             counts = own.pool_of.bincount()
             firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
             shared = [own.group(first, names) for first in firsts]
-            rest = f"; share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
-            told["per class"] = f"{int((counts == 1).sum()):,} classes have thresholds of their own{rest}"
+            rest = f"; these share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
+            alone = int((counts == 1).sum())
+            words = (
+                f"{alone:,} classes have thresholds of their"
+                if alone > 1
+                else f"{alone or 'no'} class has a threshold of its"
+            )
+            told["per class"] = f"{words} own{rest}"
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
             ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"

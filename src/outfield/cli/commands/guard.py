@@ -478,10 +478,15 @@ def guard_update(
     log.info("90 %% interval of the share of such ID %s that it accepts: %.3f to %.3f", unit, low, high)
     if refit is None:
         n, before, after = change["held_out"]
-        log.info("of the held-out %s before it accepts %s; it was %s", unit, percent(after / n), percent(before / n))
+        log.info("of the earlier held-out %s it accepts %s (before: %s)", unit, percent(after / n), percent(before / n))
     else:
         copies = f", without {change['copies']:,} that are in the sample, too" if change["copies"] else ""
-        log.info("fitted again on %s %s%s; scores are others than before", f"{change['trained']:,}", unit, copies)
+        log.info(
+            "fitted again on %s %s%s; scores are not comparable with those before",
+            f"{change['trained']:,}",
+            unit,
+            copies,
+        )
         log.info("on the old held-out %s: outfield guard evaluate %s --id HELD_OUT --ood OTHERS", unit, output)
     log.info("→ %s; %s is as it was, and nothing else changes until you deploy the new one", output, guard)
 
