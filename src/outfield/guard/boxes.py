@@ -310,14 +310,10 @@ def network_fingerprint(network: Any) -> str | None:
     """Of weights, layers and their plain settings; None of a callable that is no network."""
     if not isinstance(network, nn.Module):
         return None
-    told = [
-        (
-            name,
-            type(one).__name__,
-            sorted((k, v) for k, v in vars(one).items() if isinstance(v, PLAIN) and k != "training"),
-        )
-        for name, one in network.named_modules()
-    ]
+    told = []
+    for name, one in network.named_modules():
+        plain = sorted((k, v) for k, v in vars(one).items() if isinstance(v, PLAIN) and k != "training")
+        told.append((name, type(one).__name__, plain))
     state = {name: value.cpu() for name, value in network.state_dict().items()}
     return hashlib.sha256(f"{ADDRESS.sub('', repr(told))}|{fingerprint(state)}".encode()).hexdigest()
 

@@ -147,14 +147,12 @@ class Plan:
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            found, left = counted(total, f"held-out {unit[:-1]}"), total - least + self.to_decide
-            if self.accuracy is None or left <= (limits := max(fewest(self.keep), left // 3)):
-                raise TooFewSamplesError(f"found {found}; at least {self.enough(least):,} are needed")
-            best = math.floor(1000 * 0.05 ** (1 / (left - limits))) / 10
-            raise TooFewSamplesError(
-                f"{found} can promise at best that {best:g} % of accepted answers are right, not {100 * self.accuracy:.4g} %. "
-                f"Pass a lower accuracy, or about {10 * math.ceil(self.enough(least) / 10):,} held-out {unit}"
-            )
+            left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
+            if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
+                best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
+                told = f"they can promise at best that {best:g} % of accepted answers are right, not {100 * self.accuracy:.4g} %"
+                told = f"{told}; pass a lower accuracy, or about {about:,}"
+            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; {told}")
         if least == self.to_decide:
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
@@ -275,10 +273,8 @@ class ImagePlan(Plan):
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
         self._first_look(network, source, parts, labels, passes)
         if alone:
-            log.info(
-                "the folders are not the network's %s classes: the detector uses its features, not its logits",
-                f"{classes:,}",
-            )
+            what = f"the folders are not the network's {classes:,} classes"
+            log.info("%s: the detector uses its features, not its logits", what)
 
         def extract(images: ImageSource, views: Views | str, labels: bool = False) -> FeatureSet:
             return network.extract(
@@ -354,16 +350,12 @@ class ImagePlan(Plan):
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
         uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
         told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
-        log.info(
-            "of all images %s; the network needs about %s",
-            ", ".join(told),
-            _duration(each * passes * (sum(counts) + made)),
-        )
+        needed = _duration(each * passes * (sum(counts) + made))
+        log.info("of all images %s; the network needs about %s", ", ".join(told), needed)
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
-                log.info(
-                    "the images are not in folders named after the network's classes: its predictions serve as labels"
-                )
+                what = "the images are not in folders named after the network's classes"
+                log.info("%s: its predictions serve as labels", what)
             return
         sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
@@ -513,12 +505,8 @@ def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
     found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
-        log.warning(
-            "the network is right on %s of the held-out %s, no more than by guessing; are these classes in the order of the "
-            "network's?",
-            percent(found, 1),
-            unit,
-        )
+        what = f"the network is right on {percent(found, 1)} of the held-out {unit}, no more than by guessing"
+        log.warning("%s; are these classes in the order of the network's?", what)
     return found
 
 

@@ -145,12 +145,8 @@ class Decision:
             shared = [own.group(first, names) for first in firsts]
             rest = f"; these share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
             alone = int((counts == 1).sum())
-            words = (
-                f"{alone:,} classes have thresholds of their"
-                if alone > 1
-                else f"{alone or 'no'} class has a threshold of its"
-            )
-            told["per class"] = f"{words} own{rest}"
+            few = f"{alone or 'no'} class has a threshold of its own"
+            told["per class"] = (few if alone < 2 else f"{alone:,} classes have thresholds of their own") + rest
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
             ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"

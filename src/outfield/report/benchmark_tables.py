@@ -334,18 +334,14 @@ def _fraction(cell: benchmark.LowData | None) -> str:
     return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)
 
 
-def risk_figures(risks: Mapping[str, RiskCurves]) -> dict[str, dict[str, float | None]]:
-    """What :func:`risk_table` shows by detector, fractions by name; None where there are no OOD data."""
-    found: dict[str, dict[str, float | None]] = {}
-    for detector, curves in risks.items():
-        own = found[detector] = {}
+def risk_figures(risks: Mapping[str, RiskCurves]) -> dict[str, dict[str, float]]:
+    """What :func:`risk_table` shows by detector, fractions by name."""
+    found: dict[str, dict[str, float]] = {detector: {} for detector in risks}
+    for own, curves in zip(found.values(), risks.values(), strict=True):
         for start, curve, shares in zip(("", "with_ood_"), curves, RIGHT, strict=True):
-            for name in ("aurc", "augrc"):
-                own[start + name] = None if curve is None else getattr(curve, name)()
-            for x in shares:
-                own[f"{start}coverage_at_risk_{1 - x:.2g}"] = (
-                    None if curve is None else curve.coverage_at(1 - x + 1e-12)
-                )
+            if curve is not None:
+                own |= {f"{start}aurc": curve.aurc(), f"{start}augrc": curve.augrc()}
+                own |= {f"{start}coverage_at_risk_{1 - x:.2g}": curve.coverage_at(1 - x + 1e-12) for x in shares}
     return found
 
 
@@ -355,8 +351,8 @@ def risk_table(risks: Mapping[str, RiskCurves], name: str = "") -> Table | None:
         return None
     shown = [[f"{100 * share:g} % right ↑" for share in shares] for shares in RIGHT]
     header = ["detector", "AURC ↓", "AUGRC ↓", *shown[0], "with OOD: AURC ↓", "AUGRC ↓", *shown[1]]
-    found = risk_figures(risks)
-    rows = [[name, *("" if x is None else in_percent(x) for x in own.values())] for name, own in found.items()]
+    cells = {detector: [*map(in_percent, own.values())] for detector, own in risk_figures(risks).items()}
+    rows = [[detector, *own, *[""] * (len(header) - 1 - len(own))] for detector, own in cells.items()]
     notes = (
         "A detector's score ranks the answers of the classifier; the lowest are accepted first. 99 % right: the share of answers "
         "that can be accepted so that 99 % of these are right. With OOD: half of the inputs are OOD, of all sets in equal parts, "

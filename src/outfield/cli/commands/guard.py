@@ -107,9 +107,8 @@ def guard_build(
         if images is not None or texts is None:
             raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
         if settings or names is not None or trust:
-            raise InputError(
-                "--size, --crop, --mean, --std, --interpolation, --names and --trust are for networks of images"
-            )
+            what = "--size, --crop, --mean, --std, --interpolation, --names and --trust"
+            raise InputError(f"{what} are for networks of images")
         with bar("opening the network"):
             classifier = Texts(network, column=column, label=label, device=device)
         made = Guard.build(classifier, texts, held_out, **chosen)
@@ -288,9 +287,8 @@ def guard_check(
                 "member of the detector counts most), or give a guard of a table: outfield guard rows TABLE -o my.guard"
             )
         if ignore_extra:
-            raise InputError(
-                f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}; leave it out"
-            )
+            what = f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}"
+            raise InputError(f"{what}; leave it out")
     elif ignore_extra:
         model.reader.table = replace(model.reader.table, others=True)
     found, what = [], model.reader.unit
@@ -337,13 +335,9 @@ def guard_check(
 )
 def guard_evaluate(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
-    id_data: Annotated[
-        str, Option("--id", help="ID images or rows that the guard was not built of; of boxes annotated images, too.")
-    ],
+    id_data: Annotated[str, Option("--id", help="ID images or rows new to the guard; of boxes also annotated ones.")],
     ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
-    output: Annotated[
-        File, Option("--out", "-o", help="Figure of the scores, and of risk and coverage (.png).")
-    ] = None,
+    output: Annotated[File, Option("--out", "-o", help="Figure: scores, risk and coverage (.png).")] = None,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
     device: Device = "auto",
@@ -362,7 +356,7 @@ def guard_evaluate(
 
     import numpy as np
 
-    from outfield.benchmark import intervals
+    from outfield.benchmark import intervals, risk_curves
     from outfield.guard import Boxes, BoxPlan, Guard, Verdicts, are_annotated, true_classes
     from outfield.report import Table
     from outfield.scores import auroc, fpr95, share_interval
@@ -396,21 +390,15 @@ def guard_evaluate(
     if accepts:
         _tell_accepted(truths, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
-        from outfield.benchmark import risk_curves
         from outfield.report import write_evaluation
 
-        rule, others, risks = model.threshold, dict(zip(sets, found[1:], strict=True)), {}
-        answers = [one.class_index for one in judged[0]]
+        answers, others, risks = [one.class_index for one in judged[0]], dict(zip(sets, found[1:], strict=True)), {}
         if None not in (*truths, *answers):
-            wrong = np.array([own != true for own, true in zip(answers, truths, strict=True)])
-            doubts = (
-                [np.array([bool(one.is_ood) - (one.p_right or 0) for one in own]) for own in judged]
-                if accepts
-                else found
-            )
             how = "p_right" if accepts else "score"
-            risks = {f"answers by {how}": risk_curves(doubts[0], wrong, dict(zip(sets, doubts[1:], strict=True)))}
-        write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep, risks)
+            ranks = [np.array([bool(v.is_ood) - (v.p_right or 0) for v in own]) for own in judged] if accepts else found
+            wrong, unknown = np.array(answers) != np.array(truths), dict(zip(sets, ranks[1:], strict=True))
+            risks = {f"answers by {how}": risk_curves(ranks[0], wrong, unknown)}
+        write_evaluation(output, f"Scores of {guard.name}", test, others, model.threshold, risks)
         log.info("→ %s", output)
 
 
@@ -481,12 +469,8 @@ def guard_update(
         log.info("of the earlier held-out %s it accepts %s (before: %s)", unit, percent(after / n), percent(before / n))
     else:
         copies = f", without {change['copies']:,} that are in the sample, too" if change["copies"] else ""
-        log.info(
-            "fitted again on %s %s%s; scores are not comparable with those before",
-            f"{change['trained']:,}",
-            unit,
-            copies,
-        )
+        what = f"fitted again on {change['trained']:,} {unit}{copies}"
+        log.info("%s; scores are not comparable with those before", what)
         log.info("on the old held-out %s: outfield guard evaluate %s --id HELD_OUT --ood OTHERS", unit, output)
     log.info("→ %s; %s is as it was, and nothing else changes until you deploy the new one", output, guard)
 
