@@ -13,9 +13,7 @@ from tests.helpers.service import parsed_metrics, png, running
 from tests.serve.test_page import browser  # noqa: F401
 
 import outfield as of
-from outfield.serve import Keep, Settings
-from outfield.serve.models import Model, load_models
-from outfield.serve.telemetry import Counts
+from outfield.serve import Keep, Service, Settings
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +88,7 @@ def alike(images):
     return found
 
 
-def test_boxes_of_one_image_are_one_sample_of_drift(tmp_path):
+def test_boxes_of_one_image_are_one_sample_of_drift(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 255, (3, 600, 8, 8, 3), np.uint8)
     for images in pixels:
         annotated = [(one, [[0, 0, 8, 8]], ["a"]) for one in images[:150]]
@@ -98,20 +96,22 @@ def test_boxes_of_one_image_are_one_sample_of_drift(tmp_path):
         guard.save(tmp_path / "a.guard")
         again = of.Guard.load(tmp_path / "a.guard", "cpu", network=alike)
         assert torch.equal(again.watched.reference, guard.watched.reference)
+        monkeypatch.setattr(of.Guard, "load", lambda *_, again=again: again)
         assert len(guard.watched.reference) < len(guard.threshold.reference) / 6
         verdicts = guard(images[150:])
         assert of.Drift(guard.threshold).update(verdicts.boxes.scores)
-        model = Model("a", tmp_path / "a.guard", guard, Settings(), Counts(), None)
-        model.batcher._done(guard, verdicts)
-        assert model.drift.summary()["samples"] == 450
-        assert not model.drift.alarm
-        model.stop()
+        service = Service([tmp_path / "a.guard"], Settings(device="cpu"))
+        service.model("a").batcher._done(again, verdicts)
+        service.stop()
+        assert service.model("a").drift.summary()["samples"] == 450
+        assert not service.model("a").drift.alarm
+        monkeypatch.undo()
 
 
 def test_nothing_is_kept_for_review(guard, tmp_path, monkeypatch):
     monkeypatch.setattr(of.Guard, "load", lambda *_: guard)
     with pytest.raises(of.InputError, match="cells judges boxes; serve it without --keep"):
-        load_models([tmp_path / "cells.guard"], Settings(keep=Keep(tmp_path / "kept")), Counts())
+        Service([tmp_path / "cells.guard"], Settings(keep=Keep(tmp_path / "kept")))
     assert not (tmp_path / "kept").exists()
 
 
