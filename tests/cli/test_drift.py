@@ -92,6 +92,13 @@ def test_verdicts_of_another_guard_are_refused(folder):
     assert "quiet.csv: these are verdicts of another guard or threshold" in done.said
 
 
+def test_boxes_are_refused(folder):
+    (folder / "boxes.csv").write_text("score,p_value,bottom\n1,0.5,20\n2,0.25,30\n")
+    for how in (RULE, ("--calibration", 3)):
+        done = outfield("drift", "boxes.csv", *how, cwd=folder, code=2)
+        assert "boxes.csv: these are verdicts on boxes" in done.said
+
+
 def test_calls_at_the_same_time_lose_no_sample(folder):
     call = [sys.executable, "-m", "outfield", "drift", "quiet.csv", *RULE, "--state", "drift.safetensors"]
     for one in [subprocess.Popen(call, cwd=folder, stdout=subprocess.DEVNULL) for _ in range(2)]:

@@ -133,6 +133,11 @@ def test_evaluate_tells_risk_and_coverage_and_draws_them(files, tmp_path):
     test = of.FeatureSet.load(files / "test.npz")
     area = of.aurc(of.load(files / "ssd.safetensors").score(test), test.logits.argmax(1) != test.labels)
     assert f"{100 * area:.1f}" in done.stdout
+    (row,) = json.loads(outfield(*arguments[:4], "--id", files / "test.npz", "--json", "-", code=0).stdout)
+    outfield(*arguments, files / "test.npz", "--csv", tmp_path / "r.csv", code=0)
+    (from_csv,) = csv.DictReader((tmp_path / "r.csv").open())
+    assert row["aurc"] == float(from_csv["aurc"]) == area
+    assert 0 <= row["with_ood_coverage_at_risk_0.1"] <= row["with_ood_coverage_at_risk_0.2"] <= 1
     assert (tmp_path / "risk.png").read_bytes()[:4] == b"\x89PNG"
     of.FeatureSet(test.features).save(tmp_path / "plain.npz")
     assert "needs the labels and logits" in outfield(*arguments, tmp_path / "plain.npz", code=2).said

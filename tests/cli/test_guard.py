@@ -97,7 +97,11 @@ class TestEvaluate:
         assert rows[2].split()[11] == "50.0"
         assert float(rows[2].split()[12][1:]) < 50.0 < float(rows[2].split()[14][:-1])
         assert "1 of 31 images of" in done.said
-        assert Image.open(tmp_path / "e.png").size[0] > 1000
+        size = Image.open(tmp_path / "e.png").size
+        assert size[0] > 1000
+        words = ("--id", tmp_path / "test" / NAMES[0], *sets[2:], "-o", tmp_path / "f.png", "--device", "cpu")
+        outfield("guard", "evaluate", "my.guard", *words, cwd=folder, code=0)
+        assert Image.open(tmp_path / "f.png").size[1] < size[1]  # without risk and coverage
 
     @pytest.mark.parametrize(
         ("arguments", "code", "said"),

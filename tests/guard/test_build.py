@@ -56,7 +56,7 @@ class TestLabels:
         images, held = (of.ImageArray(labelled(n, seed).images) for n, seed in ((200, 1), (160, 2)))
         with caplog.at_level(logging.INFO, "outfield"):
             guard = of.Guard.build(str(network), images, held, detector="SSD", device="cpu")
-        assert "images has no folders of the network's classes: its predictions serve as labels" in caplog.text
+        assert "not in folders named after the network's classes: its predictions serve as labels" in caplog.text
         assert guard.provenance["accuracy"] is None
         assert guard.provenance["labels"] == "predicted"
         assert guard(noise(20)).is_ood.all()

@@ -158,18 +158,46 @@ def test_an_export_does_not_drop_what_a_guard_decides(tmp_path):
         FieldsGraph(guard)
 
 
+def test_words_on_thresholds_of_classes():
+    scores, classes = np.arange(100.0), np.repeat([0, 1, 2], [97, 1, 2])
+    for counts, words in (
+        ([97, 1, 2], "no class has a threshold of its own; these share one: all 3 classes"),
+        ([60, 20, 20], "3 classes have thresholds of their own"),
+        ([60, 30, 5, 5], "1 class has a threshold of its own; these share one: b, c, d"),
+    ):
+        rule = of.ClassThresholds.fit(scores, classes, counts, keep=0.9)
+        assert Decision(rule).lines("rows", "abcd")["per class"] == words
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"accuracy": 1.0}, of.InputError, "accuracy"),
         ({"threshold": "each"}, of.InputError, "threshold"),
-        ({"accuracy": 0.999}, of.TooFewSamplesError, "at least"),
+        (
+            {"accuracy": 0.999},
+            of.TooFewSamplesError,
+            r"at best that 98\.8 % .* not 99\.9 %.* about 13,480$",
+        ),
         ({"accuracy": 0.99}, of.TooFewSamplesError, "Pass a lower accuracy, or"),
     ],
 )
 def test_what_cannot_be_is_told(settings, error, message):
     with pytest.raises(error, match=message):
         of.Guard.build_rows(rows(300, 1), rows(400, 2), detector="SSD", device="cpu", **settings)
+
+
+@pytest.mark.parametrize(("detector", "count"), [("SSD", 30), (None, 70)])
+def test_so_many_held_out_rows_as_it_asks_for_do(detector, count):
+    settings, good = {"detector": detector, "accuracy": 0.9, "device": "cpu"}, rows(300, 1, hard=0.02)
+    with pytest.raises(of.TooFewSamplesError, match=f"{count} held-out rows; they can promise .* 90 %") as refused:
+        of.Guard.build_rows(good, rows(count, 2), **settings)
+    needed = int(str(refused.value).split("about ")[1])
+    made = of.Guard.build_rows(good, rows(needed, 2, hard=0.02), **settings)
+    assert 3 * 29 <= made.decision.acceptance.tested[0] < 3 * 29 + 10
+    with pytest.raises(of.TooFewSamplesError, match=r"pass at least \d+ rows") as refused:
+        of.Guard.build_rows(good[:60], **settings)
+    assert int(str(refused.value).split("at least ")[1].split(" ")[0]) == pytest.approx(2 * needed, abs=20)
 
 
 def test_rows_without_classes_or_logits_are_told():
@@ -203,7 +231,7 @@ def test_images_through_the_commands(tmp_path):
     )
     said = outfield(*build, train, "--per-class", code=0).said
     assert "accepts answers of which at least 90 % are right, with a confidence of 0.95" in said
-    assert "have thresholds of their own" in " ".join(outfield("guard", "show", made).stdout.split())
+    assert "no class has a threshold of its own" in " ".join(outfield("guard", "show", made).stdout.split())
     known = write_folder(tmp_path / "known", labelled(40, 5))
     done = outfield("guard", "check", made, known, strange, "--json", "--fdr", "0.2", code=0)
     found = json.loads(done.stdout)
@@ -212,8 +240,10 @@ def test_images_through_the_commands(tmp_path):
     assert "at most 20.0 % of those called OOD are ID" in done.said
     assert "p right" in outfield("guard", "check", made, strange).stdout
     outfield("guard", "check", made, strange, "--jsonl", "--fdr", "0.2", code=2)
+    for rate in ("0", "1.5"):
+        assert "--fdr" in outfield("guard", "check", made, strange, "--fdr", rate, code=2).said
     flat = write_folder(tmp_path / "flat", of.ImageArray(labelled(200, 3).images))
-    assert "folders that are called as the network's classes" in outfield(*build, flat, code=2).said
+    assert "folders named after the network's classes" in outfield(*build, flat, code=2).said
 
 
 def test_discoveries_take_the_place_of_the_threshold():

@@ -69,6 +69,11 @@ class TestRows:
         assert (rows.head_weight is None) == (network.config.model_type == "gpt2")  # whose head has no bias
         assert rows.features.shape == (46, 32)
 
+    def test_transformers_shows_no_bar_of_its_own(self, folder, capfd):
+        reader(folder)
+        assert capfd.readouterr().err == ""
+        assert transformers.utils.logging.is_progress_bar_enabled()
+
     def test_a_batch_is_what_its_texts_are_alone(self, guard):
         texts = [*sentences("food", 20), *sentences("animals", 20)]
         together, alone = guard.features(texts), [guard.features([text]) for text in texts]

@@ -228,7 +228,7 @@ def test_images_through_the_command(tmp_path):
     update = ("guard", "update", tmp_path / "my.guard", "--accept", made.path, "--device", "cpu", "-o")
     done = outfield(*update, tmp_path / "new.guard", code=0)
     assert "sample, known" in done.stdout
-    assert "of the held-out images before it accepts" in done.said
+    assert "of the earlier held-out images it accepts" in done.said
     new = of.Guard.load(tmp_path / "new.guard", "cpu")
     assert len(new.threshold.reference) == 50
     assert "calibrated on 50 of a random sample of" in " ".join(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 
 import matplotlib
@@ -14,6 +15,7 @@ import outfield as of
 from outfield.benchmark import BenchmarkRun, Layout, Protocol, summarise
 from outfield.energy import History
 from outfield.report import figures, risk_table
+from outfield.report.benchmark_files import run_json
 from outfield.report.canvas import new_figure, subplots, svg_text
 from outfield.report.figures import chart, scores
 from outfield.report.page import page
@@ -68,6 +70,7 @@ def test_risk_is_drawn_where_wrong_answers_are_known(run, tmp_path):
     assert (tmp_path / "risk.png") in figures.write_figures(known, tmp_path)
     table = risk_table(known.risks())
     assert table.rows[1][:2] == ["SSD", f"{100 * curve.aurc():.1f}"]
+    assert json.loads(run_json(known))["risk"]["SSD"]["augrc"] == curve.augrc()
     assert "Risk and coverage" in page(known, drawn={"risk": [("Risk", "<p></p>")]})
     assert risk_table({}) is None
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import functools
 
+import numpy as np
 import pytest
+import torch
 from tests.helpers.boxes import scene, scenes, squares
 from tests.helpers.service import parsed_metrics, png, running
 from tests.serve.test_page import browser  # noqa: F401
 
 import outfield as of
+from outfield.serve import Keep, Service, Settings
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +66,62 @@ def test_boxes_are_counted(service):
     before = service.client.get("/v1/traffic").json()
     service.check(png(scene(1, "red", "blue")[0]), png(scene(2)[0]))
     after = service.client.get("/v1/traffic").json()
-    assert after["samples"] - before["samples"] == 2
-    assert after["ood"] - before["ood"] == 1
-    metrics = parsed_metrics(service.client.get("/metrics").text)
-    assert metrics["outfield_samples_total", ("decision", "ood"), ("model_name", "cells")] == after["ood"]
+    assert after["samples"] - before["samples"] == 1  # one box of each image, of some
+    metrics = [parsed_metrics(service.client.get("/metrics").text)]
+    service.check(png(scene(1, "red", "blue")[0]), png(scene(2)[0]))
+    metrics.append(parsed_metrics(service.client.get("/metrics").text))
+    for decision in ("id", "ood"):
+        counts = [one["outfield_samples_total", ("decision", decision), ("model_name", "cells")] for one in metrics]
+        assert counts[1] - counts[0] == 1
+
+
+def alike(images):
+    """Many boxes, whose rows differ more from image to image than within one."""
+    found = []
+    for one in images:
+        rng = np.random.default_rng(int(1e6 * one.mean()))
+        count = rng.integers(6, 14)
+        rows = 2 * rng.standard_normal(4) + rng.standard_normal((count, 4))
+        found.append(
+            {"boxes": [[0, 0, 8, 8]] * count, "labels": [0] * count, "scores": [0.9] * count, "features": rows}
+        )
+    return found
+
+
+def test_boxes_of_one_image_are_one_sample_of_drift(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 600, 8, 8, 3), np.uint8)
+    for images in pixels:
+        annotated = [(one, [[0, 0, 8, 8]], ["a"]) for one in images[:150]]
+        guard = of.Guard.build(of.Boxes(alike, ["a"]), annotated, detector="SSD", device="cpu")
+        guard.save(tmp_path / "a.guard")
+        again = of.Guard.load(tmp_path / "a.guard", "cpu", network=alike)
+        assert torch.equal(again.watched.reference, guard.watched.reference)
+        monkeypatch.setattr(of.Guard, "load", lambda *_, again=again: again)
+        assert len(guard.watched.reference) < len(guard.threshold.reference) / 6
+        verdicts = guard(images[150:])
+        assert of.Drift(guard.threshold).update(verdicts.boxes.scores)
+        service = Service([tmp_path / "a.guard"], Settings(device="cpu"))
+        service.model("a").batcher._done(again, verdicts)
+        service.stop()
+        assert service.model("a").drift.summary()["samples"] == 450
+        assert not service.model("a").drift.alarm
+        monkeypatch.undo()
+
+
+def test_nothing_is_kept_for_review(guard, tmp_path, monkeypatch):
+    monkeypatch.setattr(of.Guard, "load", lambda *_: guard)
+    with pytest.raises(of.InputError, match="cells judges boxes; serve it without --keep"):
+        Service([tmp_path / "cells.guard"], Settings(keep=Keep(tmp_path / "kept")))
+    assert not (tmp_path / "kept").exists()
 
 
 def test_the_inference_protocol_is_refused_with_the_reason(service):
     answer = service.client.post("/v2/models/cells/infer", json={})
     assert answer.status_code == 400
     assert "POST /v1/check" in answer.json()["error"]
-    assert [one["name"] for one in service.client.get("/v2/models/cells").json()["inputs"]] == ["image", "pixels"]
+    about = service.client.get("/v2/models/cells").json()
+    assert [one["name"] for one in about["inputs"]] == ["image", "pixels"]  # of logged requests, see above
+    assert about["outputs"] == []
 
 
 def test_the_page_draws_them(browser, service, guard):  # noqa: F811

@@ -223,7 +223,7 @@ def test_which_guard(service):
         (v2("x", "BYTES", ["a"]), {}, "plain", 400, "looks at numbers"),
         (v2("x", "INT64", [1]), {}, "fused", 400, "datatype"),
         (b"{}", {"Ce-Specversion": "0.3"}, "fused", 400, "CloudEvents 0.3; send 1.0"),
-        (b"{}", {"Ce-Id": ""}, "fused", 400, "it has no id"),
+        (b"{}", {"Ce-Id": ""}, "fused", 400, "id is missing"),
         (b"{}", {"Ce-Id": "%ff"}, "fused", 400, "cannot be read"),
         (b"{}", {"Ce-Id": "a" * 3000}, "fused", 400, "longer than"),
         (b"{}", {"Ce-Metadata": "[1]"}, "fused", 400, "list of inputs"),
@@ -232,7 +232,7 @@ def test_which_guard(service):
             {"Content-Type": "application/cloudevents+json"},
             "fused",
             400,
-            "no specversion and no id and no source",
+            "specversion, id, source and type are missing",
         ),
         (b"[]", {"Content-Type": "application/cloudevents+json"}, "fused", 400, "cannot be read"),
         (b"[]", {"Content-Type": "application/cloudevents-batch+json"}, "fused", 415, "one by one"),
@@ -247,8 +247,7 @@ def test_what_is_wrong_is_told(service, content, headers, guard, status, message
 def test_without_headers_it_is_no_event(service):
     answer = post(service, b"{}", headers={})
     assert answer.json() == {
-        "error": "this is no CloudEvent: it has no specversion and no id and no source and no type "
-        "(headers ce-…, or a JSON object)"
+        "error": "not a CloudEvent: specversion, id, source and type are missing (headers ce-…, or a JSON object)"
     }
 
 
@@ -265,7 +264,7 @@ def test_limits_and_tokens_hold(files, images):
 def test_an_attribute_of_a_structured_event_that_is_no_text_is_missing():
     said = {"specversion": "1.0", "id": 7, "source": "x", "type": "y"}
     kind = Headers({"content-type": "application/cloudevents+json"})
-    with pytest.raises(Refused, match="it has no id"):
+    with pytest.raises(Refused, match="id is missing"):
         event_of(kind, bytearray(json.dumps(said).encode()))
 
 

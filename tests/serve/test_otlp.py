@@ -245,7 +245,7 @@ WRONG = [
 
 @pytest.mark.parametrize("address", WRONG)
 def test_an_address_that_is_none(address):
-    with pytest.raises(of.InputError, match="address of a collector"):
+    with pytest.raises(of.InputError, match="a collector's address"):
         Otlp(address, Counts().registry)
 
 

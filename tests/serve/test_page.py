@@ -7,6 +7,7 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 import pytest
+from tests.guard.test_decision import rows as decided_rows
 from tests.guard.test_rows import odd, people
 from tests.helpers.guards import labelled, noise
 from tests.helpers.samples import make_set
@@ -340,3 +341,26 @@ def test_what_is_kept_is_said_and_reviewed(browser, files, tmp_path):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         context.close()
     assert wrong == []
+
+
+def test_accepted_answers_are_counted_and_marked(browser, tmp_path):
+    settings = {"detector": "SSD", "accuracy": 0.9, "device": "cpu"}
+    guard = of.Guard.build_rows(decided_rows(600, 1), decided_rows(1500, 2), **settings)
+    guard.save(tmp_path / "a.guard")
+    new = decided_rows(30, 3)
+    new.features[:5] += 9
+    expected = ["OOD" if one.is_ood else "accepted" if one.accept else "unsure" for one in guard(new)]
+    assert {*expected} == {"OOD", "accepted", "unsure"}
+    with running(tmp_path / "a.guard") as service:
+        found = browser.new_page()
+        found.goto(service.address)
+        found.locator("#guard option").first.wait_for(state="attached")
+        assert found.locator("#made").text_content().endswith("The detector:")
+        cells = np.concatenate([new.features.numpy(), new.logits.numpy()], 1).tolist()
+        found.fill("#rows", "\n".join(",".join(map(str, row)) for row in cells))
+        found.click("#check-rows")
+        found.get_by_text(
+            f"30 rows checked, {expected.count('accepted')} accepted, {expected.count('OOD')} OOD."
+        ).wait_for()
+        assert found.locator("#images .word").all_inner_texts() == expected
+        found.close()

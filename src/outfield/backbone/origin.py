@@ -312,8 +312,13 @@ def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source
     labels = config.get("num_labels")
     if labels is not None and not any(shape and shape[0] == labels for shape in shapes):
         raise FileFormatError(f"{source} says that there are {labels!r:.50} labels, but no weight has so many rows")
-    with as_ours(f"{source} holds no network that transformers can build"), building(), _NotLarger(shapes):
-        yield
+    with contextlib.ExitStack() as after:
+        logs = library("transformers.utils.logging", extra="hf")
+        if logs.is_progress_bar_enabled():  # there is one of ours
+            after.callback(logs.enable_progress_bar)
+            logs.disable_progress_bar()
+        with as_ours(f"{source} holds no network that transformers can build"), building(), _NotLarger(shapes):
+            yield
 
 
 def open_text_classifier(folder: Path) -> tuple[Trained, str, Any]:

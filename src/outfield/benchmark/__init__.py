@@ -14,7 +14,8 @@ __getattr__, __dir__, __all__ = door(
         "protocol": ("AVERAGE", "LEVELS", "PROTOCOLS", "Protocol"),
         "provenance": ("commit_in_words", "version_of"),
         "result": (
-            "BenchmarkRun", "Key", "Layout", "LowData", "Record", "Result", "RiskCurves", "evaluate", "load_run", "save_run",
+            "BenchmarkRun", "Key", "Layout", "LowData", "Record", "Result", "RiskCurves", "evaluate", "load_run",
+            "risk_curves", "save_run",
         ),
         "runs": ("benchmark_features", "run_benchmark"),
         "summary": (

@@ -29,6 +29,7 @@ from outfield.benchmark.result import Result as Result
 from outfield.benchmark.result import RiskCurves as RiskCurves
 from outfield.benchmark.result import evaluate as evaluate
 from outfield.benchmark.result import load_run as load_run
+from outfield.benchmark.result import risk_curves as risk_curves
 from outfield.benchmark.result import save_run as save_run
 from outfield.benchmark.runs import benchmark_features as benchmark_features
 from outfield.benchmark.runs import run_benchmark as run_benchmark
@@ -95,6 +96,7 @@ __all__ = [
     "present",
     "published",
     "published_beside",
+    "risk_curves",
     "run_benchmark",
     "save_run",
     "set_columns",

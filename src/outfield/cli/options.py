@@ -47,7 +47,10 @@ AutoViews = Annotated[
 Split = Annotated[str, Option(help="train or test, of a named set.")]
 Settings = Annotated[Texts, Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")]
 Fdr = Annotated[
-    float | None, Option("--fdr", help="Call so many OOD that at most this share of them is ID, such as 0.1.")
+    float | None,
+    Option(
+        "--fdr", min=0, max=1, help="Share of those called OOD that may be ID, such as 0.1, if inputs are independent."
+    ),
 ]
 Keep = Annotated[float, Option(help="Share of ID samples to accept.")]
 Near = Annotated[Texts, Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}).")]
@@ -249,4 +252,4 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
 
 def fdr_in_words(rate: float) -> str:
     """What ``--fdr`` promises."""
-    return f"at most {percent(rate)} of those called OOD are ID, in expectation; the others may be either"
+    return f"at most {percent(rate)} of those called OOD are ID, in expectation, if inputs are independent"

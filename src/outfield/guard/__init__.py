@@ -5,7 +5,7 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "annotations": ("overlaps",),
+        "annotations": ("BoxPlan", "are_annotated", "overlaps"),
         "boxes": ("Boxes",),
         "build": ("ImagePlan",),
         "decision": ("Decision", "PER_CLASS", "true_classes"),

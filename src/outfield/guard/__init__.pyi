@@ -1,5 +1,7 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.guard.annotations import BoxPlan as BoxPlan
+from outfield.guard.annotations import are_annotated as are_annotated
 from outfield.guard.annotations import overlaps as overlaps
 from outfield.guard.boxes import Boxes as Boxes
 from outfield.guard.build import ImagePlan as ImagePlan
@@ -30,6 +32,7 @@ from outfield.guard.verdict import as_json_lines as as_json_lines
 from outfield.guard.verdict import write_verdicts as write_verdicts
 
 __all__ = [
+    "BoxPlan",
     "BoxVerdict",
     "Boxes",
     "COLUMNS",
@@ -50,6 +53,7 @@ __all__ = [
     "VERDICT_ENDINGS",
     "Verdict",
     "Verdicts",
+    "are_annotated",
     "as_json",
     "as_json_lines",
     "classes_of",

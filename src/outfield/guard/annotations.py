@@ -45,6 +45,11 @@ def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterator[Annotate
     yield from (_coco if path.suffix == ".json" else _voc)(path)
 
 
+def are_annotated(path: Path) -> bool:
+    """Whether it is what :func:`annotated_images` reads, and no folder of images alone."""
+    return path.suffix in (".json", ".txt") or (path / "Annotations").is_dir()
+
+
 def _voc(path: Path) -> Iterator[Annotated]:
     """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
     root = path if path.is_dir() else path.parent.parent.parent
@@ -115,9 +120,12 @@ class BoxPlan(ImagePlan):
         choose: Any = held[first] if first.any() else None
         rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
         model, threshold, decision, notes = self.fit(rows, held[~first])
+        order = np.random.default_rng(self.seed).permutation(np.flatnonzero(~first))
+        drawn = order[np.unique(image[order], return_index=True)[1]]
+        notes |= {"split_off": held_out is None, "one_an_image": model.score(held[drawn]).double().sort()[0].tolist()}
         reader = copy.copy(boxes)
         reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
-        return Guard(reader, model, threshold, provenance={**notes, "split_off": held_out is None}, decision=decision)
+        return Guard(reader, model, threshold, provenance=notes, decision=decision)
 
     def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
         """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""
@@ -140,8 +148,8 @@ class BoxPlan(ImagePlan):
                 numbers += [number] * len(parts[-1])
         if not parts:
             raise TooFewSamplesError(
-                f"of {counted(total, 'box')} that the object detector finds none matches one of {wanted:,} annotated boxes of "
-                f"its classes, {', '.join(boxes.names) or 'which have no names'}; are names in the order of its labels?"
+                f"none of the {counted(total, 'box')} found matches an annotated one ({wanted:,} are annotated with its classes, "
+                f"{', '.join(boxes.names) or 'which have no names'}); are names in the order of its labels?"
             )
         log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
         return FeatureSet.join(parts), np.array(numbers)
@@ -149,7 +157,9 @@ class BoxPlan(ImagePlan):
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Annotated boxes of the detector's classes, and the class of each; those of other names are left out."""
-    found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
+    right = f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)"
+    with as_ours(right, InputError):
+        found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
     given = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else [*labels]
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")

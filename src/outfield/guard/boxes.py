@@ -108,7 +108,7 @@ class Boxes(Reader):
         names = tuple(names)
         names = names[1:] if classes is not None and len(names) == classes + 1 else names
         if classes is not None and names and len(names) != classes:
-            what = f"there are {counted(len(names), 'name')}"
+            what = f"there {'is' if len(names) == 1 else 'are'} {counted(len(names), 'name')}"
             raise InputError(f"{what}, but the network has {counted(classes, 'class')}")
         super().__init__(names)
         self.fingerprint = network_fingerprint(network)
@@ -310,14 +310,10 @@ def network_fingerprint(network: Any) -> str | None:
     """Of weights, layers and their plain settings; None of a callable that is no network."""
     if not isinstance(network, nn.Module):
         return None
-    told = [
-        (
-            name,
-            type(one).__name__,
-            sorted((k, v) for k, v in vars(one).items() if isinstance(v, PLAIN) and k != "training"),
-        )
-        for name, one in network.named_modules()
-    ]
+    told = []
+    for name, one in network.named_modules():
+        plain = sorted((k, v) for k, v in vars(one).items() if isinstance(v, PLAIN) and k != "training")
+        told.append((name, type(one).__name__, plain))
     state = {name: value.cpu() for name, value in network.state_dict().items()}
     return hashlib.sha256(f"{ADDRESS.sub('', repr(told))}|{fingerprint(state)}".encode()).hexdigest()
 

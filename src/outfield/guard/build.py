@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 import time
 import warnings
@@ -118,6 +119,11 @@ class Plan:
         """Held-out samples that set the threshold and test an accuracy, at least."""
         return fewest(self.keep) + (0 if self.accuracy is None else fewest_right(self.accuracy))
 
+    def enough(self, least: int) -> int:
+        """Held-out samples that are likely to do: two thirds of those that choose no members test an accuracy."""
+        more = 0 if self.accuracy is None else math.ceil(3 / 2 * 3 * fewest_right(self.accuracy)) - self.to_decide
+        return least + (1 if least == self.to_decide else 2) * more
+
     def held_out(
         self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
     ) -> np.ndarray:
@@ -130,21 +136,23 @@ class Plan:
         if int(chosen.sum()) < count and copies is not None:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
-            fewer = (
-                f", or one detector, such as SSD, for which {2 * self.to_decide} are enough"
-                if least > self.to_decide
-                else ""
-            )
+            count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
+            fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
             raise TooFewSamplesError(
-                f"found {counted(total, unit[:-1])}, and {count} would have to be held out to calibrate the guard; pass at least "
-                f"{2 * count} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
+                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at "
+                f"least {2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; at least {least} are needed")
+            left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
+            if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
+                best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
+                told = f"they can promise at best that {best:g} % of accepted answers are right, not {100 * self.accuracy:.4g} %"
+                told = f"{told}; pass a lower accuracy, or about {about:,}"
+            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; {told}")
         if least == self.to_decide:
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
@@ -254,7 +262,7 @@ class ImagePlan(Plan):
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
         if self.accuracy is not None and not labels == held_labels == GIVEN:
-            what = "accuracy needs images whose class is known: put them into folders that are called as the network's classes"
+            what = "accuracy needs images whose class is known: put them into folders named after the network's classes"
             raise InputError(f"{what}, the held-out ones too")
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
@@ -265,10 +273,8 @@ class ImagePlan(Plan):
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
         self._first_look(network, source, parts, labels, passes)
         if alone:
-            log.info(
-                "the folders are not the network's %s classes: the detector uses its features, not its logits",
-                f"{classes:,}",
-            )
+            what = f"the folders are not the network's {classes:,} classes"
+            log.info("%s: the detector uses its features, not its logits", what)
 
         def extract(images: ImageSource, views: Views | str, labels: bool = False) -> FeatureSet:
             return network.extract(
@@ -344,14 +350,12 @@ class ImagePlan(Plan):
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
         uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
         told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
-        log.info(
-            "of all images %s; the network needs about %s",
-            ", ".join(told),
-            _duration(each * passes * (sum(counts) + made)),
-        )
+        needed = _duration(each * passes * (sum(counts) + made))
+        log.info("of all images %s; the network needs about %s", ", ".join(told), needed)
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
-                log.info("%s has no folders of the network's classes: its predictions serve as labels", images.name)
+                what = "the images are not in folders named after the network's classes"
+                log.info("%s: its predictions serve as labels", what)
             return
         sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
@@ -501,12 +505,8 @@ def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
     found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
-        log.warning(
-            "the network is right on %s of the held-out %s, no more than by guessing; are these classes in the order of the "
-            "network's?",
-            percent(found, 1),
-            unit,
-        )
+        what = f"the network is right on {percent(found, 1)} of the held-out {unit}, no more than by guessing"
+        log.warning("%s; are these classes in the order of the network's?", what)
     return found
 
 
@@ -555,7 +555,8 @@ class RowPlan(Plan):
         choose: Any = held[first] if first.any() else None
         stand_ins: Any = None
         model, threshold, decision, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
-        widths = {name: train.shapes[name][1] for name in model.needs_to_score}
+        needed = (*model.needs_to_score, *(() if decision is None else ("logits", *decision.needs)))
+        widths = {name: train.shapes[name][1] for name in needed}
         reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
         notes |= {"split_off": held_out is None, "widths": widths}
         return Guard(reader, model, threshold, provenance=notes, decision=decision)

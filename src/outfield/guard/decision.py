@@ -143,8 +143,10 @@ class Decision:
             counts = own.pool_of.bincount()
             firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
             shared = [own.group(first, names) for first in firsts]
-            rest = f"; share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
-            told["per class"] = f"{int((counts == 1).sum()):,} classes have thresholds of their own{rest}"
+            rest = f"; these share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
+            alone = int((counts == 1).sum())
+            few = f"{alone or 'no'} class has a threshold of its own"
+            told["per class"] = (few if alone < 2 else f"{alone:,} classes have thresholds of their own") + rest
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
             ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"
@@ -236,7 +238,7 @@ def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:
         if guard.takes == "images":
             labels = match_labels(open_images(path), guard.names, guard.widths.get("logits", 0))[0]
         elif guard.table is None:
-            labels = guard.features(path).labels
+            labels = getattr(guard.reader, "open", guard.features)(path).labels  # texts need not go through the network
     return [None] * count if labels is None or len(labels) != count else labels.tolist()
 
 

@@ -50,7 +50,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
         "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
         "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
-        **_decision(path, said), "built": _built(said["provenance"]), **_updated(said["provenance"]),
+        **_decision(path, said), "built": _built(said["provenance"], "images"), **_updated(said["provenance"]),
         **_quality(said["provenance"]),
     }  # fmt: skip
 
@@ -64,7 +64,7 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
         "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
-        "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
+        "built": _built(known, "rows"),
         **_updated(known), **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
     }  # fmt: skip
 
@@ -82,8 +82,6 @@ def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
         told = f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most"
     else:
         told = f"column {header['column'] or TEXT!r} of a table; of each {said['limit'] or 'all'} tokens at most"
-    accuracy = known.get("accuracy")
-    right = "" if accuracy is None else f", accuracy {percent(accuracy, 1)} on held-out {unit}"
     decided = Decision.from_record(record.part("decision"), "cpu") if "decision" in header else None
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes, version {header['version']}, by Outfield {header['outfield']}",
@@ -93,7 +91,7 @@ def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
         "detector": _detector(header["detector"]),
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID {unit}, chosen on {counted(len(limit.reference), one)}",
         **({} if decided is None else decided.lines(unit, header["names"])),
-        "built": f"fitted on {counted(known['train'], one)}, members calibrated on {known['choose']:,}{right}",
+        "built": _built(known, unit),
         **_updated(known),
     }
 
@@ -148,9 +146,9 @@ def _detector(said: Mapping[str, Any]) -> str:
     return f"{said['detector']}{count}{listed}"
 
 
-def _built(said: Mapping[str, Any]) -> str:
-    known = {"train": "fitted on {:,} images", "choose": "members chosen on {:,}", "calibrate": "calibrated on {:,}"}
+def _built(said: Mapping[str, Any], unit: str) -> str:
+    known = {"train": f"fitted on {{:,}} {unit}", "choose": "members chosen on {:,}", "calibrate": "calibrated on {:,}"}
     parts = [text.format(said[name]) for name, text in known.items() if said.get(name)]
     if said.get("accuracy") is not None:
-        parts.append(f"accuracy {percent(said['accuracy'], 1)} on held-out images")
+        parts.append(f"accuracy {percent(said['accuracy'], 1)} on held-out {unit}")
     return ", ".join(parts) or "by hand"

@@ -6,6 +6,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class Guard:
         members: Names of the detector's members; its own name where it has none.
         widths: What :meth:`judge` needs of each input, and how many numbers that are.
         fingerprint: Of the network, or, where there is none, of the detector.
+        watched: What a :class:`outfield.Drift` is made of: the threshold; of boxes with the scores of one box an image.
 
     Raises:
         InputError: the threshold was chosen for another detector, or the detector cannot score what the network gives.
@@ -78,6 +80,8 @@ class Guard:
         if threshold.source not in (None, known):
             raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {known}")
         self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
+        one_an_image = self.provenance.get("one_an_image")
+        self.watched = threshold if one_an_image is None else replace(threshold, reference=one_an_image)
         self.decision = decision
         self.reader = reader.giving((*detector.needs_to_score, *(() if decision is None else decision.needs)))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths

@@ -79,11 +79,8 @@ class Opened(NamedTuple):
                 "%s of %s texts of %s are left out; row %s: %s", len(wrong), len(self.cells), self.source, place, why
             )
             break
-        return (
-            self.part(np.array([place not in wrong for place in range(1, len(self.cells) + 1)], bool))
-            if wrong
-            else self
-        )
+        good = [place not in wrong for place in range(1, len(self.cells) + 1)]
+        return self.part(np.array(good, bool)) if wrong else self
 
 
 class Texts(Reader):

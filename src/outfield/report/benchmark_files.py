@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, summarise
+from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, RiskCurves, check_claims, summarise
 from outfield.benchmark import published_beside as beside
 from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
 from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
@@ -21,6 +21,7 @@ from outfield.report.benchmark_tables import (
     comparison_table,
     fraction_table,
     origin,
+    risk_figures,
     risk_table,
     tables,
 )
@@ -106,14 +107,20 @@ def records_csv(run: BenchmarkRun) -> str:
     return csv_text(header, (asdict(record).values() for record in run.records), "\n")
 
 
-def results_csv(results: Sequence[Result]) -> str:
-    """What ``evaluate`` found, fractions, as CSV."""
-    return csv_text(EVALUATED, ([getattr(result, name) for name in EVALUATED] for result in results))
+def results_csv(results: Sequence[Result], risks: Mapping[str, RiskCurves] = {}) -> str:
+    """What ``evaluate`` found, fractions, as CSV; risk and coverage, where they are known, in the rows of their detector."""
+    rows = _evaluated(results, risks)
+    return csv_text([*rows[0]] if rows else EVALUATED, (row.values() for row in rows))
 
 
-def results_json(results: Sequence[Result]) -> str:
-    """What ``evaluate`` found, fractions, as JSON."""
-    return json.dumps([{name: getattr(one, name) for name in EVALUATED} for one in results], indent=2) + "\n"
+def results_json(results: Sequence[Result], risks: Mapping[str, RiskCurves] = {}) -> str:
+    """The same as JSON."""
+    return json.dumps(_evaluated(results, risks), indent=2) + "\n"
+
+
+def _evaluated(results: Sequence[Result], risks: Mapping[str, RiskCurves]) -> list[dict[str, Any]]:
+    known = risk_figures(risks)
+    return [{name: getattr(one, name) for name in EVALUATED} | known.get(one.detector, {}) for one in results]
 
 
 def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
@@ -126,6 +133,8 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
         "paper": beside(run.protocol).reference, "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
     }  # fmt: skip
+    if risks := risk_figures(run.risks()):
+        body["risk"] = risks
     if run.low_data:
         body["low_data"] = [asdict(one) for one in run.low_data]
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

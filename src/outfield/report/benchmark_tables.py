@@ -334,22 +334,25 @@ def _fraction(cell: benchmark.LowData | None) -> str:
     return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)
 
 
+def risk_figures(risks: Mapping[str, RiskCurves]) -> dict[str, dict[str, float]]:
+    """What :func:`risk_table` shows by detector, fractions by name."""
+    found: dict[str, dict[str, float]] = {detector: {} for detector in risks}
+    for own, curves in zip(found.values(), risks.values(), strict=True):
+        for start, curve, shares in zip(("", "with_ood_"), curves, RIGHT, strict=True):
+            if curve is not None:
+                own |= {f"{start}aurc": curve.aurc(), f"{start}augrc": curve.augrc()}
+                own |= {f"{start}coverage_at_risk_{1 - x:.2g}": curve.coverage_at(1 - x + 1e-12) for x in shares}
+    return found
+
+
 def risk_table(risks: Mapping[str, RiskCurves], name: str = "") -> Table | None:
     """How well detectors rank the classifier's answers, on ID data alone and with OOD data; None where that is not known."""
     if not risks:
         return None
     shown = [[f"{100 * share:g} % right ↑" for share in shares] for shares in RIGHT]
     header = ["detector", "AURC ↓", "AUGRC ↓", *shown[0], "with OOD: AURC ↓", "AUGRC ↓", *shown[1]]
-    rows = []
-    for detector, curves in risks.items():
-        rows.append([detector])
-        for curve, shares in zip(curves, RIGHT, strict=True):
-            cells = (
-                []
-                if curve is None
-                else [curve.aurc(), curve.augrc(), *(curve.coverage_at(1 - x + 1e-12) for x in shares)]
-            )
-            rows[-1] += map(in_percent, cells) if cells else [""] * (2 + len(shares))
+    cells = {detector: [*map(in_percent, own.values())] for detector, own in risk_figures(risks).items()}
+    rows = [[detector, *own, *[""] * (len(header) - 1 - len(own))] for detector, own in cells.items()]
     notes = (
         "A detector's score ranks the answers of the classifier; the lowest are accepted first. 99 % right: the share of answers "
         "that can be accepted so that 99 % of these are right. With OOD: half of the inputs are OOD, of all sets in equal parts, "

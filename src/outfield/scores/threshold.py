@@ -256,7 +256,7 @@ def discovery_limit(p_values: Any, rate: float) -> float:
     >>> discovery_limit([0.001, 0.01, 0.2, 0.9], 0.1)
     0.01
     """
-    require_number("rate", rate, above=0, most=1)
+    require_number("rate (--fdr)", rate, above=0, most=1)
     p = np.sort(as_scores("p_values", p_values))
     good = np.flatnonzero(p <= rate * np.arange(1, len(p) + 1) / len(p))
     return float(p[good[-1]]) if len(good) else 0.0

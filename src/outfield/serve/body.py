@@ -132,9 +132,8 @@ def event_of(headers: Headers, body: bytearray) -> Event:
     except (ValueError, RecursionError, AttributeError) as error:
         raise Refused(400, f"the event cannot be read: {error!s:.200}") from error
     if missing := [name for name in ATTRIBUTES if not about.get(name)]:
-        raise Refused(
-            400, f"this is no CloudEvent: it has no {' and no '.join(missing)} (headers ce-…, or a JSON object)"
-        )
+        what, are = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1]))), "are" if missing[1:] else "is"
+        raise Refused(400, f"not a CloudEvent: {what} {are} missing (headers ce-…, or a JSON object)")
     if about["specversion"] != "1.0":
         raise Refused(400, f"the event is of CloudEvents {about['specversion']:.20}; send 1.0")
     if max(len(about[name]) for name in ATTRIBUTES) > LONGEST_ATTRIBUTE:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -29,19 +31,20 @@ class Model:
         self.state, self.drift = state, _restored(state, guard, name)
         self.accepted = 0
         self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
-        self._reloading = threading.Lock()
+        self._reloading, self._lots = threading.Lock(), random.Random(0)
         counts.add_guard(self)
         self.queue = None if settings.keep is None else ReviewQueue(name, settings.keep, counts)
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
-        verdicts = [row for one in verdicts for row in one.rows if row.score is not None]
-        self.counts.see(self.name, verdicts)
+        judged = [scored for one in verdicts if (scored := [row for row in one.rows if row.score is not None])]
+        self.counts.see(self.name, [*chain(*judged)])
         drift = self.drift
-        if not verdicts or guard.threshold is not drift.threshold:
+        if not judged or guard.watched is not drift.threshold:
             return  # of the latter: the guard was replaced meanwhile, and another test has begun
         alarm = drift.alarm
-        if drift.update(np.array([one.score for one in verdicts])) and not alarm:
+        drawn = [self._lots.choice(rows) for rows in judged]  # boxes of one image are alike: one tells as much as all
+        if drift.update(np.array([one.score for one in drawn])) and not alarm:
             tell(logging.WARNING, "drift alarm", guard=self.name, samples=drift.summary()["samples"])
 
     def reload(self, even_unchanged: bool = False) -> bool | None:
@@ -62,10 +65,10 @@ class Model:
                 tell(logging.ERROR, "reload failed", guard=self.name, error=str(error))
                 return False
             drift = self.drift
-            if drift.threshold is not None and same(drift.threshold, guard.threshold):
-                guard.threshold = drift.threshold  # equal; what was seen goes on
+            if drift.threshold is not None and same(drift.threshold, guard.watched):
+                guard.watched = drift.threshold  # equal; what was seen goes on
             else:
-                drift = Drift(guard.threshold)
+                drift = Drift(guard.watched)
                 tell(logging.WARNING, "drift begins anew", guard=self.name, samples=self.drift.summary()["samples"])
             self.guard, self.drift = guard, drift
             self.counts.reloads.labels(self.name, "replaced").inc()
@@ -116,6 +119,10 @@ def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> di
     if not paths or len({*names}) < len(names):
         raise InputError(f"guards are served by the names of their files, which must differ: {sorted(names)}")
     guards = [ready_guard(path, settings) for path in paths]
+    boxes = [name for name, guard in zip(names, guards, strict=True) if guard.reader.scored == "boxes"]
+    if settings.keep is not None and boxes:
+        what = f"--keep is for guards that outfield guard update takes, but {boxes[0]} judges boxes"
+        raise InputError(f"{what}; serve it without --keep")
     state = settings.drift_state
     states = [state] * len(names)
     if state is not None and len(names) > 1:  # one beside it for each
@@ -127,15 +134,15 @@ def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> di
 def _restored(state: Path | None, guard: Guard, name: str) -> Drift:
     """What the file holds, or a new beginning; a file of another guard, or a broken one, is moved aside."""
     if state is None or not state.exists():
-        return Drift(guard.threshold)
+        return Drift(guard.watched)
     try:
         drift = Drift.load(state)
-        if drift.threshold is None or not same(drift.threshold, guard.threshold):
+        if drift.threshold is None or not same(drift.threshold, guard.watched):
             raise InputError(f"{state} was kept with another threshold")
     except OutfieldError as error:
         aside = state.with_name(f"{state.stem}.before{state.suffix}")
         os.replace(state, aside)
         tell(logging.WARNING, "drift begins anew", guard=name, error=str(error), kept_as=str(aside))
-        return Drift(guard.threshold)
-    guard.threshold = drift.threshold
+        return Drift(guard.watched)
+    guard.watched = drift.threshold
     return drift

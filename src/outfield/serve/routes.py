@@ -350,7 +350,8 @@ def _metadata(model: Model) -> dict[str, Any]:
         FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in model.guard.widths
     ):
         inputs += protocol.inputs_of(model.guard)
-    outputs = [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in protocol.OUTPUTS.items()]
+    known = {} if model.guard.reader.scored == "boxes" else protocol.OUTPUTS  # of boxes infer has no place for any
+    outputs = [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in known.items()]
     return {"name": model.name, "versions": ["1"], "platform": "outfield_guard", "inputs": inputs, "outputs": outputs}
 
 

@@ -185,10 +185,8 @@ class Otlp:
         about = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "outfield"), "service.version": __version__}
         self._resource = library("opentelemetry.sdk.resources", "otel").Resource.create(about)
         base = address.rstrip("/")
-        spans, self._metrics = (
-            traces.OTLPSpanExporter(f"{base}/v1/traces"),
-            metrics.OTLPMetricExporter(f"{base}/v1/metrics"),
-        )
+        spans = traces.OTLPSpanExporter(f"{base}/v1/traces")
+        self._metrics = metrics.OTLPMetricExporter(f"{base}/v1/metrics")
         self._exporters = {"spans": spans, "metrics": self._metrics}
         for what, exporter in self._exporters.items():
             exporter.export = self._told(exporter.export, what)

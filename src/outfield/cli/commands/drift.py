@@ -96,9 +96,12 @@ def _take(watch: Drift, files: list[Path]) -> None:
     """Give the scores or p-values of files to a Drift."""
     from outfield.features import read_column
 
-    names = ("p_value",) if watch.threshold is None else ("score", "p_value")
+    names = ("bottom", *(("score",) if watch.threshold is not None else ()), "p_value")
     for path, (name, values, empty) in zip(files, [read_column(path, names) for path in files], strict=True):
         with _named(path):
+            if name == "bottom":
+                what = "these are verdicts on boxes, and those of one image are alike, so that alarms would be false"
+                raise InputError(f"{what}; outfield serve watches one box of each image")
             if name == "score" and watch.threshold is not None:
                 _check_guard(path, values, watch.threshold)
                 watch.update(values)

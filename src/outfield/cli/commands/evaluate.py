@@ -68,9 +68,9 @@ def evaluate(
         write_risks(risks, output)
     for option, render in (("--json", results_json), ("--csv", results_csv)):
         if options[option] == "-":
-            sys.stdout.write(render(results))
+            sys.stdout.write(render(results, risks))
         elif option in targets:
-            write_bytes(targets[option], render(results).encode())
+            write_bytes(targets[option], render(results, risks).encode())
     if "-" in options.values():
         return
     print_table(full_table(results))

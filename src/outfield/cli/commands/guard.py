@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,9 +107,8 @@ def guard_build(
         if images is not None or texts is None:
             raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
         if settings or names is not None or trust:
-            raise InputError(
-                "--size, --crop, --mean, --std, --interpolation, --names and --trust are for networks of images"
-            )
+            what = "--size, --crop, --mean, --std, --interpolation, --names and --trust"
+            raise InputError(f"{what} are for networks of images")
         with bar("opening the network"):
             classifier = Texts(network, column=column, label=label, device=device)
         made = Guard.build(classifier, texts, held_out, **chosen)
@@ -287,9 +287,8 @@ def guard_check(
                 "member of the detector counts most), or give a guard of a table: outfield guard rows TABLE -o my.guard"
             )
         if ignore_extra:
-            raise InputError(
-                f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}; leave it out"
-            )
+            what = f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}"
+            raise InputError(f"{what}; leave it out")
     elif ignore_extra:
         model.reader.table = replace(model.reader.table, others=True)
     found, what = [], model.reader.unit
@@ -336,9 +335,9 @@ def guard_check(
 )
 def guard_evaluate(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
-    id_data: Annotated[str, Option("--id", help="ID images or rows that the guard was not built of.")],
+    id_data: Annotated[str, Option("--id", help="ID images or rows new to the guard; of boxes also annotated ones.")],
     ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
-    output: Annotated[File, Option("--out", "-o", help="Figure of the scores (.png).")] = None,
+    output: Annotated[File, Option("--out", "-o", help="Figure: scores, risk and coverage (.png).")] = None,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
     device: Device = "auto",
@@ -355,8 +354,10 @@ def guard_evaluate(
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")
 
-    from outfield.benchmark import intervals
-    from outfield.guard import Guard, Verdicts
+    import numpy as np
+
+    from outfield.benchmark import intervals, risk_curves
+    from outfield.guard import Boxes, BoxPlan, Guard, Verdicts, are_annotated, true_classes
     from outfield.report import Table
     from outfield.scores import auroc, fpr95, share_interval
 
@@ -364,7 +365,10 @@ def guard_evaluate(
     unit, found, judged = model.reader.unit, [], []
     for what, path in places:
         with bar(f"checking {what}", unit=unit):
-            verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
+            if isinstance(model.reader, Boxes) and path == id_data and are_annotated(Path(path)):
+                verdicts = model.judge(BoxPlan(on_error=on_error).rows(model.reader, path)[0])
+            else:
+                verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
         if failed := len(verdicts.failed):
             log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         if failed == len(verdicts):
@@ -381,24 +385,29 @@ def guard_evaluate(
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
     print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
-    if model.decision is not None and model.decision.acceptance is not None:
-        _tell_accepted(model, id_data, dict(zip(["ID", *sets], judged, strict=True)))
+    accepts = model.decision is not None and model.decision.acceptance is not None
+    truths = true_classes(model, id_data, len(test)) if accepts or output is not None else []
+    if accepts:
+        _tell_accepted(truths, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
         from outfield.report import write_evaluation
 
-        rule, others = model.threshold, dict(zip(sets, found[1:], strict=True))
-        write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep)
+        answers, others, risks = [one.class_index for one in judged[0]], dict(zip(sets, found[1:], strict=True)), {}
+        if None not in (*truths, *answers):
+            how = "p_right" if accepts else "score"
+            ranks = [np.array([bool(v.is_ood) - (v.p_right or 0) for v in own]) for own in judged] if accepts else found
+            wrong, unknown = np.array(answers) != np.array(truths), dict(zip(sets, ranks[1:], strict=True))
+            risks = {f"answers by {how}": risk_curves(ranks[0], wrong, unknown)}
+        write_evaluation(output, f"Scores of {guard.name}", test, others, model.threshold, risks)
         log.info("→ %s", output)
 
 
-def _tell_accepted(model: Guard, id_data: str, judged: dict[str, Verdicts]) -> None:
+def _tell_accepted(truths: Sequence[int | None], judged: dict[str, Verdicts]) -> None:
     """Which share of the answers on each set is accepted, and of those on ID data how many are right, where that is known."""
-    from outfield.guard import true_classes
     from outfield.scores import share_interval
 
     shares = {name: sum(bool(one.accept) for one in those) / len(those) for name, those in judged.items()}
     log.info("accepted answers: %s", ", ".join(f"{name} {percent(share)}" for name, share in shares.items()))
-    truths = true_classes(model, id_data, len(judged["ID"]))
     pairs = [(one.class_index, true) for one, true in zip(judged["ID"], truths, strict=True) if one.accept]
     if known := [index == true for index, true in pairs if true is not None]:
         interval = _with_interval(sum(known) / len(known), share_interval(sum(known), len(known)))
@@ -457,10 +466,11 @@ def guard_update(
     log.info("90 %% interval of the share of such ID %s that it accepts: %.3f to %.3f", unit, low, high)
     if refit is None:
         n, before, after = change["held_out"]
-        log.info("of the held-out %s before it accepts %s; it was %s", unit, percent(after / n), percent(before / n))
+        log.info("of the earlier held-out %s it accepts %s (before: %s)", unit, percent(after / n), percent(before / n))
     else:
         copies = f", without {change['copies']:,} that are in the sample, too" if change["copies"] else ""
-        log.info("fitted again on %s %s%s; scores are others than before", f"{change['trained']:,}", unit, copies)
+        what = f"fitted again on {change['trained']:,} {unit}{copies}"
+        log.info("%s; scores are not comparable with those before", what)
         log.info("on the old held-out %s: outfield guard evaluate %s --id HELD_OUT --ood OTHERS", unit, output)
     log.info("→ %s; %s is as it was, and nothing else changes until you deploy the new one", output, guard)
 

@@ -12,7 +12,7 @@ from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, RiskCur
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
 from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks, short
-from outfield.scores import rank
+from outfield.scores import Threshold, rank
 
 
 def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
@@ -44,18 +44,20 @@ def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
 
 
 def evaluation_chart(
-    title: str, scores_id: np.ndarray, scores_ood: Mapping[str, np.ndarray], threshold: float, keep: float
+    title: str, test: np.ndarray, ood: Mapping[str, np.ndarray], rule: Threshold, risks: Mapping[str, RiskCurves]
 ) -> Chart:
-    """Scores of the ID set and of each OOD set, a panel for each, with the threshold of a guard."""
+    """Scores of the ID set and of each OOD set, a panel for each, with the threshold of a guard; then risk and coverage."""
 
     def panel(name: str, scores: np.ndarray) -> Panel:
-        caught = f"{100 * np.mean(scores > threshold):.0f} % caught"
-        shown = {"id": [scores_id], "far": [scores]}
-        return Panel(name, f"{name}: {caught}", lambda axes: _draw_histograms(axes, shown, threshold), caught)
+        caught = f"{100 * np.mean(scores > rule.value):.0f} % caught"
+        shown = {"id": [test], "far": [scores]}
+        return Panel(name, f"{name}: {caught}", lambda axes: _draw_histograms(axes, shown, rule.value), caught)
 
     marks = [Mark("ID", ID, "area"), Mark("OOD", LEVEL_COLOURS["far"], "area")]
-    marks.append(Mark(f"threshold, to keep {100 * keep:.4g} %", INK, "line", "--"))
-    return Chart(title, [panel(*one) for one in scores_ood.items()], marks, 3, 2.4, width=4.6)
+    marks.append(Mark(f"threshold, to keep {100 * rule.keep:.4g} %", INK, "line", "--"))
+    answers = risk_chart(risks, dict.fromkeys(risks, (INK, "-")))
+    panels = [*(panel(*one) for one in ood.items()), *answers.panels]
+    return Chart(title, panels, [*marks, *answers.marks], 3, 2.4, width=4.6)
 
 
 def keeping(scores: np.ndarray) -> float:
@@ -311,13 +313,10 @@ def _risk_panel(title: str, curves: Mapping[str, Any], style: Mapping[str, tuple
     def draw(axes: Any) -> None:
         for name, curve in curves.items():
             # Row by row nearly every answer is an edge; the first few of them say nothing yet.
-            edges = np.unique(
-                np.searchsorted(curve.coverage, np.linspace(0.01, 1, MOST_EDGES)).clip(max=len(curve.coverage) - 1)
-            )
-            colour, dashes = style[name]
-            axes.plot(
-                100 * curve.coverage[edges], 100 * curve.risk[edges], color=colour, linestyle=dashes, linewidth=1.5
-            )
+            found = np.searchsorted(curve.coverage, np.linspace(0.01, 1, MOST_EDGES))
+            edges, (colour, dashes) = np.unique(found.clip(max=len(curve.coverage) - 1)), style[name]
+            x, y = 100 * curve.coverage[edges], 100 * curve.risk[edges]
+            axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.5)
         axes.set(xlim=(0, 100), xlabel="accepted (%)", ylabel="wrong among accepted (%)")
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))

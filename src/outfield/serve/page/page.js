@@ -55,7 +55,7 @@ async function choose(name) {
   state.cut = guard.threshold;
   $("about").textContent = `${knows(guard)} What is like them is marked ID (in distribution), what is not is marked OOD (out of distribution).`;
   $("members").replaceChildren(...guard.members.map((one) => element("li", {}, one)));
-  $("made").textContent = `${guard.inputs ? "" : `Network: ${guard.network}. `}The threshold keeps ${percent(guard.keep, 0)} of ID ${scored()}, as measured on ${guard.calibration.toLocaleString("en")} that were held out. The detector sums up:`;
+  $("made").textContent = `${guard.inputs ? "" : `Network: ${guard.network}. `}The threshold keeps ${percent(guard.keep, 0)} of ID ${scored()}, as measured on ${guard.calibration.toLocaleString("en")} that were held out. The detector${guard.members.length > 1 ? " sums up" : ""}:`;
   drawScores();
   drawImages();
   traffic();
@@ -234,7 +234,8 @@ async function judge(added, send) {
 function tell(added) {
   const good = added.filter((one) => !one.verdict.error);
   const failed = added.length - good.length;
-  say(`${counted(good.length)} checked, ${good.filter((one) => one.verdict.is_ood).length} OOD${failed ? `; ${failed} could not be checked` : ""}.`);
+  const accepted = good.some((one) => "accept" in one.verdict) ? `${good.filter((one) => one.verdict.accept).length} accepted, ` : "";
+  say(`${counted(good.length)} checked, ${accepted}${good.filter((one) => one.verdict.is_ood).length} OOD${failed ? `; ${failed} could not be checked` : ""}.`);
   drawImages();
   drawScores();
   traffic();
@@ -296,7 +297,7 @@ function item(one) {
   one.members ??= members(verdict);
   const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
-    title(label, ood ? "OOD" : isUnsure(verdict) ? "unsure" : "ID"),
+    title(label, ood ? "OOD" : isUnsure(verdict) ? "unsure" : verdict.accept ? "accepted" : "ID"),
     element("span", {}, `p = ${verdict.p_value.toFixed(4)}${"p_right" in verdict && !ood ? `; right with a chance of ${percent(verdict.p_right, 0)}` : ""}`, element("br")),
     element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.triggered_by ? `; triggered by ${verdict.triggered_by}` : ""}`));
   if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
@@ -452,10 +453,11 @@ async function traffic() {
 
 function drawTraffic(told) {
   const entry = (name, value, more) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
+  const watched = scored() === "boxes" ? "images with boxes" : scored(); // of each one box
   $("alarm").className = told.alarm ? "rings" : "";
-  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${scored()}` : told.samples ? "No drift found" : "Nothing was checked yet";
+  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${watched}` : told.samples ? "No drift found" : "Nothing was checked yet";
   $("numbers").replaceChildren(
-    entry(scored(), told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
+    entry(watched, told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
     entry("share OOD", percent(told.share_ood), told.samples ? `${percent(told.share_low)} to ${percent(told.share_high)}` : ""),
     entry("recent share", percent(told.recent_share), `${percent(told.expected)} expected of ID`));
   const tallest = Math.max(...told.histogram, 1);

@@ -56,7 +56,7 @@ function shown(item) {
     found.addEventListener("click", () => tell(known));
     return found;
   };
-  const refused = verdict.is_ood ? "OOD" : verdict.accept === false ? "unsure" : "ID";
+  const refused = verdict.is_ood ? "OOD" : verdict.accept === false ? "unsure" : verdict.accept ? "accepted" : "ID";
   const made = element("li", { class: item.review ? "done" : "" },
     item.row ? element("span", { class: "cells" }, cells(item.row)) : picture(item),
     element("div", {},
