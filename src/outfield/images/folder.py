@@ -76,7 +76,8 @@ def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
     """Height and width of what :func:`decode` gives, going by the beginning of the file."""
     with as_image(file, where) as image:
         lies = False
-        with contextlib.suppress(Exception):  # TIFF says it as it lies; for a PNG without the entry Pillow would decode all
+        with contextlib.suppress(Exception):
+            # TIFF says it as it lies; to look for what a PNG does not say at its beginning Pillow would decode all of it.
             known = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
             lies = known and image.getexif().get(ORIENTATION) in range(5, 9)
         return (image.width, image.height) if lies else (image.height, image.width)

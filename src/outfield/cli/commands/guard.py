@@ -365,10 +365,10 @@ def guard_evaluate(
     for what, path in places:
         with bar(f"checking {what}", unit=unit):
             verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
-        if failed := len(verdicts.failed):
-            log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
-        if failed == len(verdicts):
+        if (failed := len(verdicts.failed)) == len(verdicts):
             raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
+        if failed:
+            log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         judged.append(Verdicts([row for one in verdicts for row in one.rows if row.score is not None], unit))
         found.append(judged[-1].scores)
     test = found[0]
@@ -380,7 +380,9 @@ def guard_evaluate(
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
-    print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    print_table(
+        Table(title, ["set", model.reader.scored, "at the guard's threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows)
+    )
     if model.decision is not None and model.decision.acceptance is not None:
         _tell_accepted(model, id_data, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
