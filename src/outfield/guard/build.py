@@ -342,13 +342,10 @@ class ImagePlan(Plan):
         each = (time.monotonic() - began) / len(some)
         counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
-        uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
-        told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
-        log.info(
-            "of all images %s; the network needs about %s",
-            ", ".join(told),
-            _duration(each * passes * (sum(counts) + made)),
-        )
+        uses = ("images fit the detector", "choose its members", "set its threshold")
+        told = [f"{count:,} {use}" for count, use in zip(counts, uses, strict=True) if count]
+        takes = _duration(each * passes * (sum(counts) + made))
+        log.info("%s; %s made-up images (stand-ins) play OOD: at least %s", ", ".join(told), f"{made:,}", takes)
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
                 log.info("%s has no folders of the network's classes: its predictions serve as labels", images.name)
@@ -502,8 +499,8 @@ def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         log.warning(
-            "the network is right on %s of the held-out %s, no more than by guessing; are these classes in the order of the "
-            "network's?",
+            "the network is right on %s of the held-out %s, no more than by guessing; are the folders the network's classes, and "
+            "is the preprocessing right?",
             percent(found, 1),
             unit,
         )

@@ -499,9 +499,12 @@ class Guard:
         return Guard(reader, detector, threshold, provenance=record.header["provenance"], decision=decision)
 
     def __repr__(self) -> str:
+        from outfield.guard.description import quality
+
+        chosen = f"chosen on {len(self.threshold.reference):,} held-out {self.reader.scored}"
+        known = f"; quality: {word}" if (word := quality(self.provenance).partition(".")[0]) else ""
         return (
-            f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
-            f"{len(self.threshold.reference):,} held-out {self.reader.scored})"
+            f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, {chosen}{known})"
         )
 
 
