@@ -128,6 +128,7 @@ def test_a_span_for_each_request_and_the_metrics_of_prometheus(files):
         "outfield.guard": "ssd",
         "outfield.images": 1,
         "outfield.ood": 1,
+        "outfield.errors": 0,
     }
     assert (other[1]["outfield.guard"], other[1]["outfield.images"]) == ("fused", 3)
     span = first[2]
@@ -245,7 +246,7 @@ WRONG = [
 
 @pytest.mark.parametrize("address", WRONG)
 def test_an_address_that_is_none(address):
-    with pytest.raises(of.InputError, match="address of a collector"):
+    with pytest.raises(of.InputError, match="collector's address"):
         Otlp(address, Counts().registry)
 
 
