@@ -61,7 +61,7 @@ def guard_build(
     ] = None,
     texts: Annotated[Text, Option(help="ID texts of a text classifier (hf:FOLDER), a table: .csv or .parquet.")] = None,
     held_out: Annotated[
-        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others.")
+        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others, of few a third.")
     ] = None,
     column: Annotated[Text, Option(help="Column of --texts. Default: text, or the only one that holds texts.")] = None,
     label: Annotated[Text, Option(help="Column of the classes of --texts. Default: label, if it is there.")] = None,
@@ -165,7 +165,9 @@ def _guard_of_boxes(
 def guard_rows(
     rows: Annotated[str, Argument(help="ID rows: a table (.csv, .parquet), or a file of features.")],
     output: Out,
-    held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth of the rows.")] = None,
+    held_out: Annotated[
+        Text, Option(help="More ID rows, of the same kind. Default: a fifth of the rows, of few a third.")
+    ] = None,
     label: Annotated[Text, Option(help="Column of a table that holds the class of each row.")] = None,
     columns: Annotated[Text, Option(help="Columns of a table to use, with commas between. Default: all.")] = None,
     missing: Annotated[str, Option(help="Missing cells: refuse or fill them.", metavar="refuse|median")] = "refuse",
