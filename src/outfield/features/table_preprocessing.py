@@ -34,7 +34,7 @@ from outfield.features.set import FeatureSet
 from outfield.features.source import NETWORK, FeatureSource, network_text
 from outfield.features.table_files import Uneven, read_table
 from outfield.files import PathLike, Record, read_record, write_record
-from outfield.percent import counted
+from outfield.percent import counted, listed
 
 ENDINGS = (".safetensors",)
 # of files of features, which are read as tables where nothing says that a network gave them
@@ -343,5 +343,4 @@ def _class_texts(label: str, column: Any) -> list[str | None]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:SHOWN])
-    return f"column{'s' * (len(names) > 1)} {shown}{', …' * (len(names) > SHOWN)}"
+    return f"column{'s' * (len(names) > 1)} {listed(names)}"

@@ -335,9 +335,9 @@ class ImageReader(Reader):
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         else:
             raise InputError(
-                f"{path} does not hold its network ({said['name']}), which came from Python or a .pt2 file. In Python: "
-                "Guard.load(path, network=MODULE). To serve or check it, export the network: torch.onnx.export(MODULE, images, "
-                "'net.onnx'), and build the guard of net.onnx"
+                f"{path} does not hold its network ({said['name']}), which came from Python. In Python: "
+                "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or "
+                "check it, export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
             )
         about = {name: said[name] for name in ("head", "name", "classes", "names")}
         backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)
