@@ -68,8 +68,7 @@ def _from_hub(config: Any) -> State:
     repository, _, revision = config.hf_hub_id.partition("@")
     wanted = config.hf_hub_filename or "pytorch_model.bin"
     file = HUB_NAMES.get(wanted, str(PurePosixPath(wanted).with_suffix(".safetensors")))
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
+    level = (log := logging.getLogger("huggingface_hub")).level
     try:
         log.setLevel(logging.ERROR)  # it tells of every attempt
         # Without a look at the network, which takes half a minute to fail where there is none.

@@ -148,8 +148,7 @@ class TablePreprocessing:
 
         Returns:
             The other rows in their order, None if there are none; and for each row that is left out, by its number counted
-            from 0, why: a cell that is missing where none may be, infinite, or no number in a column of numbers; or more or
-            fewer cells than the header of a CSV has.
+            from 0, why: too few cells or too many, or one that is missing, infinite, or no number in a column of numbers.
 
         Raises:
             InputError: Columns are missing or unknown.
@@ -165,7 +164,7 @@ class TablePreprocessing:
             pass  # whatever concerns all rows is found again
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
         errors: dict[int, str] = {}  # the first of each row
-        found = read_columns(frame, self._kinds(), texts=is_csv, out=errors if is_csv else None)
+        found = read_columns(frame, self._kinds(), errors if is_csv else None)
         self._check_names(found)
         missing, uneven = self.missing == MEDIAN, {*errors}
         there = [i for i in range(len(next(iter(found.values()))) + len(uneven)) if i not in uneven]
@@ -205,14 +204,11 @@ class TablePreprocessing:
 
     def unknown(self, names: Iterable[str]) -> str:
         """The columns among these that a frame may not have, in words; nothing where there are none."""
-        known = {self.label, *(column.name for column in self.columns)}
-        found = [] if self.others else [name for name in names if name not in known]
-        return _listed(found) if found else ""
+        found = [name for name in names if name not in (*self._kinds(), self.label)]
+        return _listed(found) if found and not self.others else ""
 
     def _check_names(self, found: Mapping[str, Any]) -> None:
-        wanted = [column.name for column in self.columns]
-        lacking = [name for name in wanted if name not in found]
-        if lacking:
+        if lacking := [column.name for column in self.columns if column.name not in found]:
             raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}")
         if unknown := self.unknown(found):
             _refuse_nameless([*found])
@@ -277,13 +273,11 @@ def within_float32(entries: np.ndarray) -> np.ndarray:
     return cut
 
 
-def read_columns(
-    frame: Any, kinds: Mapping[str, str] | None = None, *, texts: bool = False, out: Uneven | None = None
-) -> dict[str, Any]:
+def read_columns(frame: Any, kinds: Mapping[str, str] | None = None, out: Uneven = None) -> dict[str, Any]:
     """The columns of any table by name: of a frame, an array, a FeatureSet or a file; all else as of :func:`read_table`."""
     if isinstance(frame, str | os.PathLike):
         path, suffix = frame, split_source(frame)[0].suffix
-        frame = FeatureSet.load(path) if suffix in ARRAY_ENDINGS else read_table(path, kinds, texts=texts, out=out)
+        frame = FeatureSet.load(path) if suffix in ARRAY_ENDINGS else read_table(path, kinds, out)
         if suffix == ".parquet" and "features" in frame:  # lists of numbers
             frame = FeatureSet.load(path)
     return columns_of(frame.in_memory().features if isinstance(frame, FeatureSource) else frame)

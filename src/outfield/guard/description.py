@@ -148,8 +148,7 @@ def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
     plain = [(one["detector"], one["settings"]) for one in members if "detector" in one]
     made = [construct(DETECTORS[name], {key: from_plain(own[key]) for key in own}) for name, own in plain]
-    names = " + ".join(names_of(made))
-    return f"{said['detector']}{f' of {names}' if names else ''}"
+    return " of ".join([said["detector"], *([" + ".join(names_of(made))] if made else ())])
 
 
 def _built(said: Mapping[str, Any]) -> str:

@@ -501,11 +501,9 @@ class Guard:
     def __repr__(self) -> str:
         from outfield.guard.description import quality
 
-        chosen = f"chosen on {len(self.threshold.reference):,} held-out {self.reader.scored}"
-        known = f"; quality: {word}" if (word := quality(self.provenance).partition(".")[0]) else ""
-        return (
-            f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, {chosen}{known})"
-        )
+        word, count = quality(self.provenance).partition(".")[0], len(self.threshold.reference)
+        told = f"chosen on {count:,} held-out {self.reader.scored}{word and f'; quality: {word}'}"
+        return f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, {told})"
 
 
 def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:

@@ -165,9 +165,7 @@ def _guard_of_boxes(
 def guard_rows(
     rows: Annotated[str, Argument(help="ID rows: a table (.csv, .parquet), or a file of features.")],
     output: Out,
-    held_out: Annotated[
-        Text, Option(help="More ID rows, of the same kind. Default: a fifth of the rows, of few a third.")
-    ] = None,
+    held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth, of few a third.")] = None,
     label: Annotated[Text, Option(help="Column of a table that holds the class of each row.")] = None,
     columns: Annotated[Text, Option(help="Columns of a table to use, with commas between. Default: all.")] = None,
     missing: Annotated[str, Option(help="Missing cells: refuse or fill them.", metavar="refuse|median")] = "refuse",
@@ -382,9 +380,8 @@ def guard_evaluate(
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
-    print_table(
-        Table(title, ["set", model.reader.scored, "at the guard's threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows)
-    )
+    header = ["set", model.reader.scored, "at the guard's threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"]
+    print_table(Table(title, header, rows))
     if model.decision is not None and model.decision.acceptance is not None:
         _tell_accepted(model, id_data, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
