@@ -155,7 +155,7 @@ class TestFirstLook:
         with caplog.at_level(logging.INFO, "outfield"):
             small_guard(network)
         assert "200 images fit the detector, 90 choose its members, 70 set its threshold; 1,000 made-up" in caplog.text
-        assert re.search(r"images \(stand-ins\) play OOD: at least \d+ s\n", caplog.text)
+        assert re.search(r"images \(stand-ins\) play OOD: at least \d+ s for the network\n", caplog.text)
 
     @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (600, "10 min")])
     def test_how_long(self, seconds, said):

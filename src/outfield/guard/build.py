@@ -344,8 +344,8 @@ class ImagePlan(Plan):
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
         uses = ("images fit the detector", "choose its members", "set its threshold")
         told = [f"{count:,} {use}" for count, use in zip(counts, uses, strict=True) if count]
-        takes = _duration(each * passes * (sum(counts) + made))
-        log.info("%s; %s made-up images (stand-ins) play OOD: at least %s", ", ".join(told), f"{made:,}", takes)
+        takes = f"at least {_duration(each * passes * (sum(counts) + made))} for the network"
+        log.info("%s; %s made-up images (stand-ins) play OOD: %s", ", ".join(told), f"{made:,}", takes)
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
                 log.info("%s has no folders of the network's classes: its predictions serve as labels", images.name)
