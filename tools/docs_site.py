@@ -177,10 +177,16 @@ def _help(option: Any) -> str:
 
 
 def index_page() -> str:
-    """The README as a package index shows it: without the picture, and with the words of links that lead to files beside it."""
+    """The README as a package index shows it: without the picture and links to files beside it, of which the words stay.
+
+    Sentences that say no more than where such links lead are left out.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("the picture above: ", "")
     text = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n\n", "", text, flags=re.MULTILINE)
-    return re.sub(r"\[([^\]\n]+)\]\((?!https:)[^)\s]+\)", r"\1", text)
+    link = r"\[([^\]\n]+)\]\((?!https:)[^)\s]+\)"
+    alone = rf"(?:[A-Z][^.:\n]*: )?{link}(?:(?:, | and ){link})*\."
+    text = re.sub(rf"^{alone}\n|(?<=\.) {alone}|{link} · ", "", text, flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", re.sub(link, r"\1", text))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,10 @@ whatever :mod:`outfield.detectors` has registered is found.
 
 import importlib
 import importlib.util
-import logging
 from typing import Any
 
 from outfield.extras import door
 from outfield.version import __version__ as __version__
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to see messages adds another
 
 _load, _, _names = door(
     __name__,

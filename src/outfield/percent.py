@@ -1,4 +1,6 @@
-"""How shares and counts are written, wherever a person reads them: "94.0 %", "1 image"."""
+"""How shares, counts and long lists are written, wherever a person reads them: "94.0 %", "1 image"."""
+
+from collections.abc import Sequence
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -19,3 +21,12 @@ def counted(count: int, what: str) -> str:
     """
     plural = "" if count == 1 else "es" if what.endswith(("ss", "x")) else "s"
     return f"{count:,} {what}{plural}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes, of many the first eight.
+
+    >>> listed("ab"), listed("abcdefghij")
+    ("'a', 'b'", "'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h' and 2 more")
+    """
+    return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

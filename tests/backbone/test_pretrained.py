@@ -1,6 +1,7 @@
 """Weights that timm and torchvision publish: they arrive in the network, and a planted pickle never runs."""
 
 import hashlib
+import logging
 import pickle
 import shutil
 
@@ -163,6 +164,21 @@ def test_published_weights_arrive_in_timms_network(hugging_face):
     assert all(torch.equal(value, state[name]) for name, value in found.network.state_dict().items())
     assert "state_dict" not in found.network.pretrained_cfg
     assert close(logits(found), logits(Backbone(original, preprocessing=original)))
+
+
+def test_without_a_network_timm_is_told_once(hugging_face, monkeypatch):
+    heard = []
+
+    def download(*_, **__):
+        heard.append(logging.getLogger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING))
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    level = logging.getLogger("huggingface_hub").level
+    with pytest.raises(of.StorageError, match=r"no network; or give a file: timm:test_resnet@FILE\.safetensors$"):
+        Backbone.open("timm:test_resnet", "cpu")
+    assert heard == [False]
+    assert logging.getLogger("huggingface_hub").level == level
 
 
 def test_of_timm_a_pickle_in_the_cache_is_never_read(hugging_face, tmp_path):

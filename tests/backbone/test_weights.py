@@ -96,7 +96,7 @@ class TestSources:
         (tmp_path / "text.safetensors").write_text("text")
         of.FeatureSet(np.ones((2, 2))).save(tmp_path / "features.safetensors")
         for spec, error, said in (
-            ("resnet34", of.UnknownNameError, "is no backbone; write FILE.safetensors"),
+            ("resnet34", of.UnknownNameError, "is not a network that Outfield can open; give FILE.safetensors"),
             ("timm:resnet3", of.UnknownNameError, "timm has no model 'resnet3'"),
             ("timm:test_resnet@", of.InputError, "names no file"),
             (tmp_path / "none.safetensors", of.StorageError, "no such file"),

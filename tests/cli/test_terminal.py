@@ -1,5 +1,6 @@
 """Standard output that is full, closed or ASCII, names that look like markup or are no text, Ctrl-C, and progress."""
 
+import contextlib
 import io
 import os
 import re
@@ -170,6 +171,16 @@ def test_a_command_is_never_silent_on_a_terminal_and_its_output_is_whole(files, 
     assert "outfield score" in session.text
     assert session.left() == []
     assert len(target.read_text().splitlines()) == 81
+
+
+def test_the_bar_of_a_command_has_its_name(monkeypatch):
+    titles = []
+    monkeypatch.setattr(
+        sys.modules["outfield.cli.app"], "bar", lambda title: titles.append(title) or contextlib.nullcontext()
+    )
+    outfield("detectors", "SSD", code=0)
+    outfield("guard", "show", "none.guard", code=3)
+    assert titles == ["outfield detectors", "outfield guard show"]
 
 
 def test_progress_can_be_switched_off(monkeypatch):

@@ -165,4 +165,7 @@ def test_every_command_and_option_is_on_the_page_of_commands():
 
 
 def test_the_page_for_a_package_index_is_made_of_the_readme():
-    assert (ROOT / "PYPI.md").read_text(encoding="utf-8") == docs_site.index_page()
+    made = docs_site.index_page()
+    assert (ROOT / "PYPI.md").read_text(encoding="utf-8") == made
+    assert not re.search(r"\bMore:|Data, options|^(Extras|What a FeatureSet holds|The mathematics)", made, re.MULTILINE)
+    assert "Serve: HTTP with metrics" in made

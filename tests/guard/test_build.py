@@ -154,10 +154,8 @@ class TestFirstLook:
     def test_what_will_be_done(self, network, caplog):
         with caplog.at_level(logging.INFO, "outfield"):
             small_guard(network)
-        assert (
-            "of all images 200 fit the detector, 90 choose its members, 70 set its threshold, 1,000 are" in caplog.text
-        )
-        assert re.search(r"the network needs about \d+ s", caplog.text)
+        assert "200 images fit the detector, 90 choose its members, 70 set its threshold; 1,000 made-up" in caplog.text
+        assert re.search(r"images \(stand-ins\) play OOD: at least \d+ s for the network\n", caplog.text)
 
     @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (600, "10 min")])
     def test_how_long(self, seconds, said):
@@ -188,13 +186,15 @@ class TestQuality:
         guard = ssd_guard()
         guard.provenance["caught"] = {"near": near, "far": far}
         guard.save(tmp_path / "my.guard")
-        expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far stand-ins"
+        assert repr(guard).endswith(f"; quality: {word})")
+        expected = f"{word}. It catches {100 * near:.0f} % of near and {100 * far:.0f} % of far stand-ins"
         assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
 
     def test_files_that_do_not_say_it(self, network, tmp_path):
         guard = ssd_guard()
         del guard.provenance["caught"]
         guard.save(tmp_path / "old.guard")
+        assert "quality" not in repr(guard)
         assert "quality" not in describe_guard(tmp_path / "old.guard")
 
 

@@ -270,7 +270,7 @@ class TestFile:
         backbone = of.Backbone(module, size=16, mean=(0.5,) * 3, std=(0.5,) * 3, name="mine", names=NAMES)
         guard = small_guard(backbone, detector="SSD")
         guard.save(tmp_path / "my.guard")
-        with pytest.raises(of.InputError, match=r"given in Python, mine.*network=MODULE"):
+        with pytest.raises(of.InputError, match=r"does not hold its network \(mine\).*network=MODULE"):
             of.Guard.load(tmp_path / "my.guard")
         again = of.Guard.load(tmp_path / "my.guard", network=of.load_classifier(network)[0])
         assert same(again(noise(1)[0]), guard(noise(1)[0]))

@@ -55,7 +55,7 @@ def test_saved_and_loaded(make, tmp_path):
     guard.save(tmp_path / "my.guard")
     network = None
     if make is in_an_exported_program:  # which can run code, so that no guard holds it
-        with pytest.raises(of.InputError, match=r"does not hold it; .* Backbone\.open\(FILE, trust=True"):
+        with pytest.raises(of.InputError, match=r"does not hold its network .* Backbone\.open\(FILE, trust=True"):
             of.Guard.load(tmp_path / "my.guard", device="cpu")
         again = of.Backbone.open(f"{tmp_path / 'net'}.pt2", device="cpu", trust=True, mean=(0.5,) * 3, std=(0.5,) * 3)
         network = again.network

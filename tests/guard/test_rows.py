@@ -93,6 +93,7 @@ def test_a_file_holds_all_of_it(guard, tmp_path):
     told = describe_guard(tmp_path / "people.guard")
     assert told["columns"] == "size (number), weight (number), town (text)"
     assert told["detector"] == "Auto of KNN + SSD"
+    assert told["quality"] == "unknown until outfield guard evaluate has tried it on other rows"
 
 
 def test_a_threshold_that_does_not_follow_from_its_scores_is_refused(tmp_path):
@@ -248,6 +249,33 @@ def test_a_row_that_cannot_be_used_is_told_and_the_others_are_judged(guard, tmp_
         [*guard.stream([tmp_path / "new.csv"], on_error="fail")]
 
 
+def test_a_line_that_is_too_short_or_too_long_is_told_and_the_others_are_judged(guard, tmp_path):
+    frame = people(4, 1)[["size", "weight", "town"]]
+    head, *lines = frame.to_csv(index=False).splitlines()
+    lines[1:] = ["1,2", lines[1], "", lines[2], "inf,1,a", "1,2,a,4", lines[3]]
+    (tmp_path / "new.csv").write_text("\n".join([head, *lines]))
+    found = [*guard.stream([tmp_path / "new.csv"], on_error="skip")]
+    told = [f"it has {cells} cells, but the header 3 columns" for cells in (2, 4)]
+    told.insert(1, "column 'size' holds 'inf' here, which is infinite or above 1.8e308")
+    assert [one.error for one in found] == [None, told[0], None, None, *told[1:], None]
+    assert [one.score for one in found if not one.error] == guard(frame).scores.tolist()
+    assert [one.file for one in found] == [f"{tmp_path / 'new.csv'} row {i}" for i in range(1, 8)]
+    with pytest.raises(of.FileFormatError, match=r"new\.csv, row 2: it has 2 cells, but .* 3 columns; mend it$"):
+        guard(tmp_path / "new.csv")
+    (tmp_path / "new.csv").write_text(f"{head}\n1,2\n")
+    with pytest.raises(of.InputError, match="has no rows as long as its header"):
+        guard(tmp_path / "new.csv", on_error="skip")
+
+
+def test_a_folder_is_no_table(guard, tmp_path):
+    guard.save(tmp_path / "my.guard")
+    said = "is a folder; a guard of rows reads .csv or .parquet"
+    done = outfield("guard", "check", tmp_path / "my.guard", tmp_path, code=11)
+    assert done.stderr == f"warning: {tmp_path} {said}\n"
+    words = ("guard", "evaluate", tmp_path / "my.guard", "--id", tmp_path, "--ood", tmp_path)
+    assert outfield(*words, code=3).stderr == f"error: no row of {tmp_path} could be read: {tmp_path} {said}\n"
+
+
 def test_the_command_line_leaves_out_rows_one_by_one(guard, tmp_path):
     guard.save(tmp_path / "my.guard")
     frame = people(4, 1).drop(columns="group").astype({"size": object})
@@ -322,8 +350,9 @@ def test_unknown_columns_numbers_that_are_names_and_settings(tmp_path):
     assert guard(frame[:3]).to_list() == guard(frame[:3].assign(line=frame["line"][:3].astype(str))).to_list()
     check = ("guard", "check", tmp_path / "my.guard", tmp_path / "new.csv")
     unknown = outfield(*check, code=11)
-    assert "has column 'more', which the training rows did not have; drop what is unknown, or ignore it" in unknown.said
-    assert "--ignore-extra" in unknown.said
+    assert "has column 'more', which the training rows did not have; leave it out, or pass --ign" in unknown.said
+    failed = outfield(*check, "--on-error", "fail", code=2)
+    assert "leave it out, or pass --ignore-extra\n" in failed.stderr
     assert "1 of 1 rows" not in unknown.said
     assert "3 rows, " in outfield(*check, "--ignore-extra").said
     assert outfield(*build, "--ignore-extra", "--detector", "SSD").returncode == 0

@@ -97,16 +97,15 @@ def running(*paths: Path, **settings: object):
 
 
 class Program:
-    """``outfield serve`` as a program of its own; stderr goes to a file of JSON lines."""
+    """``outfield serve`` as a program of its own; stderr goes to a file of JSON lines, stdout to another."""
 
     def __init__(self, folder: Path, *arguments: object, **environment: str) -> None:
         self.log = folder / f"log-{time.monotonic_ns()}.jsonl"
         fixed = ("--port", "0", "--device", "cpu", "--drain", "1")
         command = [sys.executable, "-m", "outfield", "serve", *map(str, arguments), *fixed]
-        with self.log.open("w") as errors:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **environment}
-            )
+        self.out = self.log.with_suffix(".txt")
+        with self.log.open("w") as errors, self.out.open("w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=errors, env={**os.environ, **environment})
         self.address = self.wait_for("serving")["address"]
 
     def lines(self) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 import outfield as of
 from outfield.images import ImageFiles, decode, size_of
@@ -87,6 +87,13 @@ def test_an_image_lies_as_the_camera_was_held(kind, orientation):
     assert size_of(io.BytesIO(content), "a") == found.shape[:2]
     if orientation == 6 and kind == "PNG":  # to be turned clockwise by a quarter
         assert np.array_equal(found, np.rot90(pixels(), -1))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP"])
+def test_the_size_is_known_without_decoding(kind, monkeypatch):
+    content = encoded(pixels(), kind)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("it is decoded"))
+    assert size_of(io.BytesIO(content), "a") == pixels().shape[:2]
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

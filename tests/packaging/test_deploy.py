@@ -67,6 +67,7 @@ def test_every_panel_and_alert_is_told_apart():
 
 def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_alone():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert services["outfield"]["build"]["args"] == {"TORCH_INDEX": "${TORCH_INDEX:-}"}
     for service in services.values():
         for volume in service["volumes"]:
             place = volume.partition(":")[0]

@@ -90,5 +90,9 @@ def test_what_cannot_be_compared_is_refused_and_changes_nothing():
     assert drift.summary() == before
     with pytest.raises(TooFewSamplesError, match="reference has 39 rows"):
         of.RowDrift(table(rng, 39))
+    with pytest.raises(
+        InputError, match=r"no column 'feature 0', .*, 'feature 7' and 22 more, which the reference has"
+    ):
+        of.RowDrift(rng.normal(size=(50, 30))).update(reference)
     with pytest.raises(InputError, match="alpha"):
         of.RowDrift(reference, alpha=0)

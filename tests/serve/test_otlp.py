@@ -128,6 +128,7 @@ def test_a_span_for_each_request_and_the_metrics_of_prometheus(files):
         "outfield.guard": "ssd",
         "outfield.images": 1,
         "outfield.ood": 1,
+        "outfield.errors": 0,
     }
     assert (other[1]["outfield.guard"], other[1]["outfield.images"]) == ("fused", 3)
     span = first[2]

@@ -132,13 +132,14 @@ def test_over_tls_logs_hold_no_token_and_sighup_reads_guards_again(files, image,
         with httpx.Client(base_url=program.address, verify=trusted, trust_env=False) as client:
             assert client.get("v2", headers={"Authorization": "Bearer other-token"}).status_code == 401
             assert client.get("other-token").status_code == 401
+        assert program.out.read_text() == f"ssd at {program.address} (Ctrl-C stops)\n"  # though it goes on
         program.process.send_signal(signal.SIGHUP)
         program.wait_for("reloaded")
         text = program.log.read_text()
         assert "a-secret-token" not in text
         assert "other-token" not in text
         line = next(line for line in program.lines() if line.get("path") == "/v1/check")
-        assert (line["status"], line["guard"], line["images"]) == (200, "ssd", 1)
+        assert (line["status"], line["guard"], line["images"], line["errors"]) == (200, "ssd", 1, 0)
         assert "/v2/models/…/infer" in [line.get("path") for line in program.lines()]
         program.process.send_signal(signal.SIGTERM)
         program.process.send_signal(signal.SIGTERM)

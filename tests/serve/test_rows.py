@@ -169,22 +169,30 @@ def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
     given[2]["data"][1], given[0]["data"][1] = "x", 1e309
     wrong = served.client.post("/v2/models/people/infer", content=json.dumps({"inputs": given}))
     assert wrong.status_code == 400  # a tensor has no place for an error
-    assert wrong.json()["error"].startswith("row 2: column 'size' holds a number here that is infinite")
+    assert wrong.json()["error"].startswith("row 2: column 'size' holds inf here, which is infinite or above 1.8e308")
 
 
-def test_a_missing_cell_is_the_error_of_its_own_row(folder, tmp_path):
+def test_a_missing_cell_and_an_unknown_column_are_errors_of_their_own_rows(folder, tmp_path):
     of.Guard.build_rows(people(300, 0).drop(columns="group")).save(tmp_path / "strict.guard")
     rows = json.loads(people(3, 1).drop(columns="group").to_json(orient="records"))
     rows[1]["size"] = None
+    rows.append(rows[0] | {"extra": 1})
     with running(tmp_path / "strict.guard") as service:
         found = service.client.post("/v1/check", json=rows).json()
-        assert [one["error"] for one in found] == [None, "its cell in column 'size' is missing", None]
-        text = pd.DataFrame(rows).assign(ready="true").to_csv(index=False)
+        told = ["its cell in column 'size' is missing", None, "it has column 'extra', which the guard does not know"]
+        assert [one["error"] for one in found] == [None, *told]
+        text = pd.DataFrame(rows[:3]).assign(ready="true").to_csv(index=False)
         answer = checked(service, text, "text/csv", "strict")
         assert answer.status_code == 400
-        assert "the table has column 'ready', which the training rows did not have" in answer.json()["error"]
+        assert answer.json()["error"] == "the first line has column 'ready', which the guard does not know"
+        given = [*inputs(people(3, 1)), {"name": "ready", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]}]
+        answer = service.client.post("/v2/models/strict/infer", json={"inputs": given})
+        assert (answer.status_code, answer.json()["error"]) == (
+            400,
+            "the request has column 'ready', which the guard does not know",
+        )
         metrics = service.client.get("/metrics").text
-    assert 'outfield_samples_total{decision="error",model_name="strict"} 1.0' in metrics
+    assert 'outfield_samples_total{decision="error",model_name="strict"} 2.0' in metrics
 
 
 def test_rows_of_features_as_lists_of_numbers(served, folder):

@@ -495,5 +495,8 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
     network = of.load_classifier(files["ssd"].parent / "net.safetensors")[0]
     backbone = of.Backbone(network, size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
-    with pytest.raises(of.InputError, match=r"outfield serve.*torch.onnx.export"), running(tmp_path / "own.guard"):
+    with (
+        pytest.raises(of.InputError, match=r"To serve or check it, .*torch.onnx.export"),
+        running(tmp_path / "own.guard"),
+    ):
         pass

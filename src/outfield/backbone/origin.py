@@ -141,7 +141,8 @@ def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, t
         return named_network(architecture, {**settings, **({"weights": file} if at else {"pretrained": True})})
     if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
         known = "FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with torchvision:, hf:FOLDER"
-        raise UnknownNameError(f"{spec!r} is no backbone; write {known}, FILE.onnx or FILE.pt2")
+        what = f"{spec!r} is not a network that Outfield can open"
+        raise UnknownNameError(f"{what}; give {known}, FILE.onnx or FILE.pt2")
     if settings:
         raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
     return from_our_file(spec)

@@ -6,6 +6,7 @@ published name carries, and is read by PyTorch's restricted loader, which builds
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -67,7 +68,9 @@ def _from_hub(config: Any) -> State:
     repository, _, revision = config.hf_hub_id.partition("@")
     wanted = config.hf_hub_filename or "pytorch_model.bin"
     file = HUB_NAMES.get(wanted, str(PurePosixPath(wanted).with_suffix(".safetensors")))
+    level = (log := logging.getLogger("huggingface_hub")).level
     try:
+        log.setLevel(logging.ERROR)  # it tells of every attempt
         # Without a look at the network, which takes half a minute to fail where there is none.
         path = hub.try_to_load_from_cache(repository, file, revision=revision or None)
         if path is None:
@@ -75,8 +78,11 @@ def _from_hub(config: Any) -> State:
     except (OSError, ValueError, RuntimeError) as error:
         # Of the hub's "not found" one kind says that the network failed, and is also one of the other.
         if not isinstance(error, errors.EntryNotFoundError) or isinstance(error, errors.LocalEntryNotFoundError):
-            raise StorageError(f"the weights {repository}/{file} cannot be downloaded: {reason(error)}") from error
+            what = f"the weights {repository}/{file} cannot be downloaded: {reason(error).rstrip('.')}"
+            raise StorageError(f"{what}; or give a file: timm:{config.architecture}@FILE.safetensors") from error
         path = None
+    finally:
+        log.setLevel(level)
     if isinstance(path, str):
         return read_tensors(path)[1]
     if config.url and HASH_IN_NAME.search(config.url):

@@ -97,7 +97,7 @@ def _panel(name: str) -> str:
 
 def group(name: str, what: str) -> typer.Typer:
     """A command that has commands of its own, such as ``outfield guard``."""
-    made = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    made = typer.Typer(name=name, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.add_typer(made, name=name, help=what, rich_help_panel=_panel(name))
     return made
 
@@ -112,7 +112,7 @@ def command(
         def run(*, verbose: bool, quiet: bool, no_progress: bool, **given: Any) -> None:
             log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
             show_progress(False if quiet or no_progress else None)
-            with bar(f"outfield {name or function.__name__}"):
+            with bar(f"outfield {'' if of is None else f'{of.info.name} '}{name or function.__name__}"):
                 function(**given)
 
         own = inspect.signature(function, eval_str=True)
@@ -177,7 +177,7 @@ def finishing_first(what: str) -> Iterator[Callable[[], None]]:
 log = logging.getLogger("outfield")
 _PLAIN = {"→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
 _WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
-_FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+")
+_FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+| \(in Python [^)]*\)")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _FLAGS = re.compile(r"\b(download|allow_missing|labels|odin)=(True|False)\b")
 

@@ -202,7 +202,7 @@ class Column:
             if not missing:
                 raise InputError(f"its cell in column {self.name!r} is missing")
             return None
-        where = f"column {self.name!r} holds {value!r:.40} here, which is"
+        where = f"column {self.name!r} holds {str(value) if is_number(value) else repr(value):.40} here, which is"
         if self.kind == TEXT:
             if self._of_numbers and is_number(value):
                 return number_text(float(value))
@@ -211,7 +211,7 @@ class Column:
             return value
         if from_text and self.kind == TRUTH:
             value = TRUTHS.get(value, value)
-        elif from_text and DIGITS.fullmatch(value):
+        elif from_text and (DIGITS.fullmatch(value) or value.strip().lower().lstrip("+-") == "inf"):
             value = float(value)
         if not (is_number(value) or isinstance(value, bool | np.bool_)):
             raise InputError(f"{where} {'neither true nor false' if self.kind == TRUTH else 'no number'}")
@@ -220,7 +220,7 @@ class Column:
         except OverflowError:
             number = math.inf
         if math.isinf(number):
-            raise InputError(f"column {self.name!r} holds a number here that is infinite, or above 1.8e308")
+            raise InputError(f"{where} infinite or above 1.8e308")
         return number
 
     def unseen(self, cells: Cells) -> list[str]:

@@ -81,21 +81,38 @@ def csv_header(path: Path, file: BinaryIO) -> list[str]:
         raise FileFormatError(f"{path} cannot be read as csv: {error}") from error
 
 
-def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[str, Any], **convert: Any) -> Any:
-    """A CSV as a table of pyarrow, in blocks as large as its longest row takes."""
-    module = arrow().csv
+Uneven = dict[int, str] | None
+"""Rows of a CSV that are longer or shorter than its header: what is wrong, by their number counted from 0."""
+
+
+def whole_csv(
+    path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[str, Any], out: Uneven = None, **convert: Any
+) -> Any:
+    """A CSV as a table of pyarrow, in blocks as large as its longest row takes; uneven rows are left ``out``, or an error."""
+    module, uneven = arrow().csv, {} if out is None else out
+
+    def leave_out(row: Any) -> str:
+        columns = counted(row.expected_columns, "column")
+        uneven[row.number - 2] = f"it has {counted(row.actual_columns, 'cell')}, but the header {columns}"
+        return "skip"
+
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
     block, parse.newlines_in_values = BLOCK, _has_quotes(path, file)
+    if out is not None:  # which several threads would not know the numbers of
+        parse.invalid_row_handler = leave_out
     with ExitStack() as files:
         while True:
             file.seek(0)
-            read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
+            read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED and out is None)
             try:
                 return module.read_csv(file, read, parse, options)
             except arrow().ArrowInvalid as error:
                 if "conversion error" in str(error):
                     raise _no_number(path, names, str(error)) from error
+                if out is None and "columns, got" in str(error):
+                    whole_csv(path, files.enter_context(open_to_read(path)), names, types, uneven, **convert)
+                    raise FileFormatError(f"{path}, row {min(uneven) + 1}: {uneven[min(uneven)]}; mend it") from error
                 if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
                     raise
             block = min(16 * block, LARGEST_BLOCK)
@@ -127,21 +144,22 @@ def _no_number(path: Path, names: Sequence[str], message: str) -> OutfieldError:
     return InputError(f"{path}: {where} holds cells that are not {kind}{shown}")
 
 
-def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, np.ndarray]:
+def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, out: Uneven = None) -> dict[str, np.ndarray]:
     """The columns of a CSV or Parquet file by name, in the types that the file or its cells have.
 
     In a CSV empty cells and those that say NA, NaN or null are missing. ``kinds`` says what columns are known to hold, so that
-    texts that look like numbers stay texts; with ``texts`` all of these are given as texts: no cell of them is refused.
+    texts that look like numbers stay texts. Where uneven rows of a CSV are left ``out``, all of these are given as texts, and no
+    cell is refused.
     """
     file = as_path(path)
     if file.suffix not in TABLE_ENDINGS:
         had = repr(file.suffix) if file.suffix else "without an ending"
         raise InputError(f"{file}: tables are read from {' or '.join(TABLE_ENDINGS)}, not {had}")
     with opened(Stamp.of(file)) as content:
-        known = dict.fromkeys(kinds or {}, TEXT) if texts else kinds or {}
-        table = whole_parquet(content) if file.suffix == ".parquet" else _frame_csv(file, content, known)
+        known = kinds or {} if out is None else dict.fromkeys(kinds or {}, TEXT)
+        table = whole_parquet(content) if file.suffix == ".parquet" else _frame_csv(file, content, known, out)
         if not table.num_rows:
-            raise InputError(f"{file} has no rows; at least one is needed")
+            raise InputError(f"{file} has no rows{' as long as its header' if out else ''}; at least one is needed")
         said = table.schema.pandas_metadata or {}  # what pandas wrote beside the columns of a Parquet file
         index = said.get("index_columns", [])
         names = [name for name in table.column_names if name not in index and not re.fullmatch(INDEX, name)]
@@ -154,13 +172,13 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts:
         return {name: array_of(levels_as_texts(one)) for name, one in found.items()}
 
 
-def _frame_csv(file: Path, content: BinaryIO, kinds: Mapping[str, str]) -> Any:
+def _frame_csv(file: Path, content: BinaryIO, kinds: Mapping[str, str], out: Uneven) -> Any:
     names = csv_header(file, content)
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
         raise InputError(f"{file} begins with {names[0].strip()!r:.100}; separate the cells of a table by commas")
     types = {TEXT: arrow().string(), NUMBER: arrow().float64()}
     known = {name: types[kind] for name, kind in kinds.items() if kind in types}
-    return whole_csv(file, content, names, known, strings_can_be_null=True)
+    return whole_csv(file, content, names, known, out, strings_can_be_null=True)
 
 
 def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]:

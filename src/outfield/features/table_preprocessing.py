@@ -32,9 +32,9 @@ from outfield.features.columns import (
 from outfield.features.formats import split_source
 from outfield.features.set import FeatureSet
 from outfield.features.source import NETWORK, FeatureSource, network_text
-from outfield.features.table_files import read_table
+from outfield.features.table_files import Uneven, read_table
 from outfield.files import PathLike, Record, read_record, write_record
-from outfield.percent import counted
+from outfield.percent import counted, listed
 
 ENDINGS = (".safetensors",)
 # of files of features, which are read as tables where nothing says that a network gave them
@@ -148,7 +148,7 @@ class TablePreprocessing:
 
         Returns:
             The other rows in their order, None if there are none; and for each row that is left out, by its number counted
-            from 0, why: a cell that is missing where none may be, infinite, or no number in a column of numbers.
+            from 0, why: too few cells or too many, or one that is missing, infinite, or no number in a column of numbers.
 
         Raises:
             InputError: Columns are missing or unknown.
@@ -163,13 +163,14 @@ class TablePreprocessing:
         except OutfieldError:
             pass  # whatever concerns all rows is found again
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
-        found = read_columns(frame, self._kinds(), texts=is_csv)
-        self._check_names(found)
-        missing = self.missing == MEDIAN
         errors: dict[int, str] = {}  # the first of each row
+        found = read_columns(frame, self._kinds(), errors if is_csv else None)
+        self._check_names(found)
+        missing, uneven = self.missing == MEDIAN, {*errors}
+        there = [i for i in range(len(next(iter(found.values()))) + len(uneven)) if i not in uneven]
         cells: dict[str, dict[int, Any]] = {column.name: {} for column in self.columns}
         for column in self.columns:
-            for number, value in enumerate(array_of(found[column.name])):
+            for number, value in zip(there, array_of(found[column.name]), strict=True):
                 try:
                     cells[column.name][number] = column.cell(value, missing, is_csv)
                 except InputError as error:
@@ -201,16 +202,18 @@ class TablePreprocessing:
         about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
         return FeatureSet(features, labels=labels, about=about)
 
+    def unknown(self, names: Iterable[str]) -> str:
+        """The columns among these that a frame may not have, in words; nothing where there are none."""
+        found = [name for name in names if name not in (*self._kinds(), self.label)]
+        return _listed(found) if found and not self.others else ""
+
     def _check_names(self, found: Mapping[str, Any]) -> None:
-        wanted = [column.name for column in self.columns]
-        lacking = [name for name in wanted if name not in found]
-        if lacking:
+        if lacking := [column.name for column in self.columns if column.name not in found]:
             raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}")
-        unknown = [name for name in found if name not in (*wanted, self.label)]
-        if unknown and not self.others:
-            _refuse_nameless(unknown)
-            what = f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown"
-            raise InputError(f"{what}, or ignore it: --ignore-extra, in Python ignore_extra=True at the fit")
+        if unknown := self.unknown(found):
+            _refuse_nameless([*found])
+            what = f"the table has {unknown}, which the training rows did not have; leave it out"
+            raise InputError(f"{what}, or pass --ignore-extra (in Python ignore_extra=True when the guard is built)")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -270,11 +273,11 @@ def within_float32(entries: np.ndarray) -> np.ndarray:
     return cut
 
 
-def read_columns(frame: Any, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, Any]:
-    """The columns of any table by name: of a frame, an array, a FeatureSet or a file; ``kinds`` as :func:`read_table` has it."""
+def read_columns(frame: Any, kinds: Mapping[str, str] | None = None, out: Uneven = None) -> dict[str, Any]:
+    """The columns of any table by name: of a frame, an array, a FeatureSet or a file; all else as of :func:`read_table`."""
     if isinstance(frame, str | os.PathLike):
         path, suffix = frame, split_source(frame)[0].suffix
-        frame = FeatureSet.load(path) if suffix in ARRAY_ENDINGS else read_table(path, kinds, texts=texts)
+        frame = FeatureSet.load(path) if suffix in ARRAY_ENDINGS else read_table(path, kinds, out)
         if suffix == ".parquet" and "features" in frame:  # lists of numbers
             frame = FeatureSet.load(path)
     return columns_of(frame.in_memory().features if isinstance(frame, FeatureSource) else frame)
@@ -334,5 +337,4 @@ def _class_texts(label: str, column: Any) -> list[str | None]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:SHOWN])
-    return f"column{'s' * (len(names) > 1)} {shown}{', …' * (len(names) > SHOWN)}"
+    return f"column{'s' * (len(names) > 1)} {listed(names)}"

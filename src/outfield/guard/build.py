@@ -348,10 +348,10 @@ class ImagePlan(Plan):
         each = (time.monotonic() - began) / len(some)
         counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
-        uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
-        told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
-        needed = _duration(each * passes * (sum(counts) + made))
-        log.info("of all images %s; the network needs about %s", ", ".join(told), needed)
+        uses = ("images fit the detector", "choose its members", "set its threshold")
+        told = [f"{count:,} {use}" for count, use in zip(counts, uses, strict=True) if count]
+        takes = f"at least {_duration(each * passes * (sum(counts) + made))} for the network"
+        log.info("%s; %s made-up images (stand-ins) play OOD: %s", ", ".join(told), f"{made:,}", takes)
         if labels != GIVEN or now >= GOOD:
             if labels == PREDICTED:
                 what = "the images are not in folders named after the network's classes"
@@ -506,7 +506,7 @@ def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         what = f"the network is right on {percent(found, 1)} of the held-out {unit}, no more than by guessing"
-        log.warning("%s; are these classes in the order of the network's?", what)
+        log.warning("%s; are the folders the network's classes, and is the preprocessing right?", what)
     return found
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfield.backbone import Preprocessing
-from outfield.config import from_plain
+from outfield.config import construct, from_plain
+from outfield.detectors import DETECTORS, names_of
 from outfield.errors import FileFormatError
 from outfield.features import TEXT
 from outfield.files import PathLike, find_record, kind_of, read_record
@@ -23,6 +24,8 @@ from outfield.stand_in import LEVELS
 
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
 """What a guard is called that catches at least such shares of near and far stand-ins."""
+UNKNOWN = "unknown until outfield guard evaluate has tried it on other {}"
+"""The quality of guards for which no stand-ins are made."""
 SHOWN = 12
 """Names of classes or columns that are listed."""
 
@@ -45,27 +48,28 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     chosen, limit = arrays["threshold.reference"].shape[0], said["threshold"]
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
-        "network": f"{_network(said['network'])}, {sizes['network']:,} bytes",
+        "network": _network(said["network"]) + (f", {sizes['network']:,} bytes" if sizes["network"] else ""),
         "images": str(Preprocessing.of_json(said["preprocessing"])), "classes": _classes(said["network"]),
         "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
         "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
         **_decision(path, said), "built": _built(said["provenance"], "images"), **_updated(said["provenance"]),
-        **_quality(said["provenance"]),
+        **({"quality": known} if (known := quality(said["provenance"])) else {}),
     }  # fmt: skip
 
 
 def _described_rows(path: PathLike) -> dict[str, str]:
     guard = Guard.load(path, "cpu")
     columns = [] if guard.table is None else [f"{column.name} ({column.kind})" for column in guard.table.columns]
-    members, limit, known = " + ".join(getattr(guard.detector, "names", ())), guard.threshold, guard.provenance
+    limit, known = guard.threshold, guard.provenance
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes", "rows": str(guard.reader),
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
-        "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
+        "detector": _detector(guard.detector.record().header),
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
         "built": _built(known, "rows"),
-        **_updated(known), **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
+        **_updated(known), "quality": UNKNOWN.format("rows"),
+        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
     }  # fmt: skip
 
 
@@ -93,6 +97,7 @@ def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
         **({} if decided is None else decided.lines(unit, header["names"])),
         "built": _built(known, unit),
         **_updated(known),
+        "quality": UNKNOWN.format(unit),
     }
 
 
@@ -114,14 +119,14 @@ def _updated(said: Mapping[str, Any]) -> dict[str, str]:
     return {"updated": "; then ".join(told)} if told else {}
 
 
-def _quality(said: Mapping[str, Any]) -> dict[str, str]:
+def quality(said: Mapping[str, Any]) -> str:
     """How many stand-ins the guard catches, with a word for it; nothing for guards that do not say."""
     if "caught" not in said:
-        return {}
+        return ""
     near, far = (float(said["caught"][level]) for level in LEVELS)
     word = next(word for word, *least in QUALITY if near >= least[0] and far >= least[1])
     caught = f"{percent(near, 0)} of near and {percent(far, 0)} of far stand-ins for OOD images"
-    return {"quality": f"{word}: it catches {caught}"}
+    return f"{word}. It catches {caught}"
 
 
 def _network(said: Mapping[str, Any]) -> str:
@@ -139,11 +144,9 @@ def _classes(said: Mapping[str, Any]) -> str:
 
 def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
-    known = [(one["detector"], one.get("settings", {}).get("on", "features")) for one in members if "detector" in one]
-    names = [name if on == "features" else f"{name} on {on}" for name, on in known]
-    listed = f" ({', '.join(names)})" if names else ""
-    count = f" of {counted(len(members), 'member')}" if members else ""
-    return f"{said['detector']}{count}{listed}"
+    plain = [(one["detector"], one["settings"]) for one in members if "detector" in one]
+    made = [construct(DETECTORS[name], {key: from_plain(own[key]) for key in own}) for name, own in plain]
+    return " of ".join([said["detector"], *([" + ".join(names_of(made))] if made else ())])
 
 
 def _built(said: Mapping[str, Any], unit: str) -> str:

@@ -503,10 +503,11 @@ class Guard:
         return Guard(reader, detector, threshold, provenance=record.header["provenance"], decision=decision)
 
     def __repr__(self) -> str:
-        return (
-            f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
-            f"{len(self.threshold.reference):,} held-out {self.reader.scored})"
-        )
+        from outfield.guard.description import quality
+
+        word, count = quality(self.provenance).partition(".")[0], len(self.threshold.reference)
+        told = f"chosen on {count:,} held-out {self.reader.scored}{word and f'; quality: {word}'}"
+        return f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, {told})"
 
 
 def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:

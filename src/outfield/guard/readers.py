@@ -98,6 +98,8 @@ class Reader:
         require_choice("on_error", on_error, ON_ERROR)
         for path in x:
             try:
+                if os.path.isdir(path):
+                    raise InputError(f"{path} is a folder; a guard of rows reads .csv or .parquet")
                 found = self.read_one(path, on_error)
             except OutfieldError as error:
                 if on_error == "fail":
@@ -333,9 +335,9 @@ class ImageReader(Reader):
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         else:
             raise InputError(
-                f"{path} is the guard of a network that was given in Python, {said['name']}, and does not hold it; pass it: "
-                "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. outfield "
-                "serve and other commands need a guard built of a file: torch.onnx.export(MODULE, images, 'net.onnx')"
+                f"{path} does not hold its network ({said['name']}), which came from Python. In Python: "
+                "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or "
+                "check it, export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
             )
         about = {name: said[name] for name in ("head", "name", "classes", "names")}
         backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)

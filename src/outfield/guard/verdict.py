@@ -114,7 +114,10 @@ class BoxVerdict(Verdict):
     """What a guard says of one box: its class is the object detector's.
 
     Attributes:
-        left, top, right, bottom: where it is, in pixels of the image.
+        left: its left edge, in pixels of the image; so are the others.
+        top: its upper edge.
+        right: its right edge.
+        bottom: its lower edge.
         confidence: the object detector's own.
     """
 

@@ -77,7 +77,9 @@ def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
     with as_image(file, where) as image:
         lies = False
         with contextlib.suppress(Exception):
-            lies = image.format != "TIFF" and image.getexif().get(ORIENTATION) in range(5, 9)  # TIFF says it as it lies
+            # TIFF says it as it lies; to look for what a PNG does not say at its beginning Pillow would decode all of it.
+            known = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
+            lies = known and image.getexif().get(ORIENTATION) in range(5, 9)
         return (image.width, image.height) if lies else (image.height, image.width)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from outfield.config import require_number
 from outfield.errors import MALFORMED, FileFormatError, InputError, TooFewSamplesError, as_ours
 from outfield.files import PathLike, Record, as_tensor, read_record, write_record
-from outfield.percent import counted
+from outfield.percent import counted, listed
 from outfield.scores.drift import Drift, in_words
 from outfield.scores.threshold import Threshold, same
 
@@ -88,7 +88,7 @@ class RowDrift:
         columns = _columns("rows", rows)
         missing = [name for name in self._watches if name not in columns]
         if missing:
-            raise InputError(f"the rows have no column {', '.join(map(repr, missing))[:200]}, which the reference has")
+            raise InputError(f"the rows have no column {listed(missing)}, which the reference has")
         found = {name: self._numbers(name, columns[name]) for name in self._watches}
         for name, numbers in found.items():
             self._watches[name].update(numbers)

@@ -234,11 +234,12 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
         listed = listed[1:] if listed and listed[0][:1] == ["feature_0"] else listed
         found = [_or_error(_numbers, row, width) for row in listed]
     elif upload.is_json:
-        found = [row if isinstance(row, dict) else InputError("a row is an object, {column: cell}") for row in listed]
+        found = [_or_error(_object, row, guard) for row in listed]
     else:
         names = [name.strip() for name in listed[0]] if listed else []
         if len({*names}) < len(names):
             raise InputError(f"the first line names {max(names, key=names.count)!r:.60} twice")
+        _object(dict.fromkeys(names), guard, "the first line")
         kinds = {column.name: column.kind for column in columns}
         found = [_or_error(_cells, line, names, kinds) for line in listed[1:]]
     if not found:
@@ -266,6 +267,14 @@ def _or_error(read: Callable[..., Any], *given: Any) -> Any:
         return read(*given)
     except InputError as error:
         return error
+
+
+def _object(row: Any, guard: Guard, it: str = "it") -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InputError("a row is an object, {column: cell}")
+    if guard.table is not None and (unknown := guard.table.unknown(row)):
+        raise InputError(f"{it} has {unknown}, which the guard does not know")
+    return row
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:

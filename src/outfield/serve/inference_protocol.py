@@ -234,6 +234,8 @@ def images_of(asked: Asked) -> list[Any] | None:
 def rows_of(asked: Asked, guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
     """The rows of a request: features, or the columns of a table."""
     if guard.reader.columns:
+        if guard.table is not None and (unknown := guard.table.unknown(asked.inputs)):
+            raise Refused(400, f"the request has {unknown}, which the guard does not know")
         return {name: _column(name, value) for name, value in asked.inputs.items()}
     widths, given = guard.widths, asked.inputs
     if not set(widths) - {"logits"} <= set(given) <= {*widths, "features", "logits"}:

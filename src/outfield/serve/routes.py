@@ -187,8 +187,9 @@ def _deadline(request: Request, service: Service) -> float:
 
 def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict]) -> None:
     """Count what could not be read, and note for the log what was asked."""
-    service.counts.samples.labels(guard, "error").inc(sum(one.error is not None for one in found))
-    request.scope["state"].update(guard=guard, images=len(found), ood=sum(bool(one.is_ood) for one in found))
+    errors, ood = sum(one.error is not None for one in found), sum(bool(one.is_ood) for one in found)
+    service.counts.samples.labels(guard, "error").inc(errors)
+    request.scope["state"].update(guard=guard, images=len(found), ood=ood, errors=errors)
 
 
 def _add_verdicts(app: FastAPI, service: Service) -> None:
@@ -442,7 +443,7 @@ class Gate:
         if "guard" in state and status == 200:
             counts.seconds.labels(state["guard"]).observe(seconds)
         level = logging.INFO if status < 500 else logging.WARNING
-        about = {name: state[name] for name in ("guard", "images", "ood") if name in state}
+        about = {name: state[name] for name in ("guard", "images", "ood", "errors") if name in state}
         path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
         told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
         tell(level, "request", **told, **about)

@@ -62,7 +62,7 @@ def guard_build(
     ] = None,
     texts: Annotated[Text, Option(help="ID texts of a text classifier (hf:FOLDER), a table: .csv or .parquet.")] = None,
     held_out: Annotated[
-        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others.")
+        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others, of few a third.")
     ] = None,
     column: Annotated[Text, Option(help="Column of --texts. Default: text, or the only one that holds texts.")] = None,
     label: Annotated[Text, Option(help="Column of the classes of --texts. Default: label, if it is there.")] = None,
@@ -165,7 +165,7 @@ def _guard_of_boxes(
 def guard_rows(
     rows: Annotated[str, Argument(help="ID rows: a table (.csv, .parquet), or a file of features.")],
     output: Out,
-    held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth of the rows.")] = None,
+    held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth, of few a third.")] = None,
     label: Annotated[Text, Option(help="Column of a table that holds the class of each row.")] = None,
     columns: Annotated[Text, Option(help="Columns of a table to use, with commas between. Default: all.")] = None,
     missing: Annotated[str, Option(help="Missing cells: refuse or fill them.", metavar="refuse|median")] = "refuse",
@@ -369,10 +369,10 @@ def guard_evaluate(
                 verdicts = model.judge(BoxPlan(on_error=on_error).rows(model.reader, path)[0])
             else:
                 verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
-        if failed := len(verdicts.failed):
-            log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
-        if failed == len(verdicts):
+        if (failed := len(verdicts.failed)) == len(verdicts):
             raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
+        if failed:
+            log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         judged.append(Verdicts([row for one in verdicts for row in one.rows if row.score is not None], unit))
         found.append(judged[-1].scores)
     test = found[0]
@@ -384,7 +384,8 @@ def guard_evaluate(
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
-    print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    header = ["set", model.reader.scored, "at the guard's threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"]
+    print_table(Table(title, header, rows))
     accepts = model.decision is not None and model.decision.acceptance is not None
     truths = true_classes(model, id_data, len(test)) if accepts or output is not None else []
     if accepts:

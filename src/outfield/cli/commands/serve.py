@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,7 @@ def serve(
 
         def ready(address: str) -> None:
             say(f"{' and '.join(service.models)} at {address} (Ctrl-C stops)")
+            sys.stdout.flush()  # into a file or pipe, too
 
         try:
             tls = {"tls_cert": tls_cert, "tls_key": tls_key}

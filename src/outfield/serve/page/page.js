@@ -66,7 +66,7 @@ async function choose(name) {
 
 // What a guard knows, in one sentence.
 function knows({ inputs, classes, judges }) {
-  const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
+  const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ` and ${names.length - 12} more` : "");
   if (judges === "texts") return classes.length ? `This guard knows texts of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows texts like those that it was built with.";
   if (inputs && rows.isTable(inputs)) return `This guard knows rows of a table: ${some(inputs.map((one) => one.name))}.`;
   if (inputs) return `This guard knows rows of ${inputs.reduce((sum, one) => sum + one.shape[1], 0).toLocaleString("en")} numbers, features of a network.`;
