@@ -264,6 +264,13 @@ class TestLimits:
             for path in ("", "v2/health/live", "v2/health/ready"):
                 assert httpx.get(f"{service.address}{path}").status_code == 200
             assert httpx.get(f"{service.address}metrics").status_code == 401
+            with socket.create_connection(("127.0.0.1", service.port)) as client:  # which sends on before it reads
+                client.settimeout(60)
+                client.sendall(b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n")
+                for _ in range(10):
+                    time.sleep(0.02)
+                    client.sendall(b"x" * 50_000)
+                assert client.recv(100).startswith(b"HTTP/1.1 401")
             told = service.client.get("/openapi.json").json()
             assert told["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
             assert told["paths"]["/v1/check"]["post"]["security"] == [{"token": []}]

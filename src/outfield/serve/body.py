@@ -51,7 +51,7 @@ class Bodies:
                 message = f"the request did not arrive within {self.limits.timeout:g} s"
                 raise Refused(408, message, {"Connection": "close"}) from error
             except Refused as refused:
-                await self._drain(request)
+                await drain(request, 4 * self.limits.body)
                 refused.headers["Connection"] = "close"
                 raise
             yield body
@@ -76,16 +76,17 @@ class Bodies:
     def _too_long(self) -> Refused:
         return Refused(413, f"the request is longer than {self.limits.body:,} bytes; send less at once")
 
-    async def _drain(self, request: Request) -> None:
-        """Read on for a moment, up to four times what a body may have, unless the client waits to be told to send."""
-        left = 0 if request.headers.get("expect", "").lower() == "100-continue" else 4 * self.limits.body
-        with contextlib.suppress(TimeoutError, RuntimeError):  # the latter where the stream had ended
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while left > 0:
-                    message = await request.receive()
-                    left -= len(message.get("body", b""))
-                    if message["type"] != "http.request" or not message.get("more_body", False):
-                        return
+
+async def drain(request: Request, most: int) -> None:
+    """Read on for a moment, up to so many bytes, unless the client waits to be told to send."""
+    left = 0 if request.headers.get("expect", "").lower() == "100-continue" else most
+    with contextlib.suppress(TimeoutError, RuntimeError):  # the latter where the stream had ended
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0:
+                message = await request.receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 # CloudEvents 1.0 over HTTP, as payload loggers and brokers post them

@@ -26,7 +26,7 @@ from outfield.errors import InputError
 from outfield.features import FIELDS
 from outfield.guard import ExplainedVerdict, ImageVerdict, ReviewFolder, Verdict, classes_of
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.body import Upload, answering, event_of, uploads_of
+from outfield.serve.body import Upload, answering, drain, event_of, uploads_of
 from outfield.serve.limits import Refused
 from outfield.serve.models import Model
 from outfield.serve.queue import SHOWN, ReviewQueue
@@ -37,6 +37,7 @@ from outfield.version import __version__
 
 BINS = 40  # of the histogram of calibration scores
 SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with the least and the largest
+UNKNOWN_CLIENT = 2**20  # bytes of a refused client's body that are read and thrown away, so that it sees the answer
 
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
@@ -427,6 +428,7 @@ class Gate:
             check_head(scope, self.service.settings.token)
             await self.app(scope, receive, sent)
         except Refused as refused:
+            await drain(Request(scope, receive), UNKNOWN_CLIENT)
             await refusal(refused)(scope, receive, sent)
         except ClientDisconnect:
             status = status or 499
