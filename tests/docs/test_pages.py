@@ -132,6 +132,7 @@ def test_three_commands_lead_to_a_verdict(tmp_path):
             pytest.skip("something else listens on port 8000 of this machine")
     shutil.copy(trained(tmp_path / "trained.safetensors"), tmp_path / "network.safetensors")
     write_folder(tmp_path / "photos" / "train", labelled(240, 5), size=32)
+    write_folder(tmp_path / "photos" / "val", labelled(80, 6), size=32)
     shutil.copy(next((tmp_path / "photos" / "train" / NAMES[2]).iterdir()), tmp_path / "photo.jpg")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "outfield"

@@ -93,7 +93,7 @@ def test_a_file_holds_all_of_it(guard, tmp_path):
     told = describe_guard(tmp_path / "people.guard")
     assert told["columns"] == "size (number), weight (number), town (text)"
     assert told["detector"] == "Auto of KNN + SSD"
-    assert told["quality"] == "unknown until outfield guard evaluate has tried it on other rows"
+    assert told["quality"] == "not estimated for rows; outfield guard evaluate measures it on other ones"
 
 
 def test_a_threshold_that_does_not_follow_from_its_scores_is_refused(tmp_path):

@@ -96,3 +96,9 @@ def test_what_cannot_be_compared_is_refused_and_changes_nothing():
         of.RowDrift(rng.normal(size=(50, 30))).update(reference)
     with pytest.raises(InputError, match="alpha"):
         of.RowDrift(reference, alpha=0)
+
+
+def test_a_text_among_numbers_is_named_by_its_row():
+    watch = of.RowDrift({"hue": np.linspace(0, 1, 40)})
+    with pytest.raises(of.InputError, match="row 3: column 'hue' holds 'two', which is no number"):
+        watch.update({"hue": np.array(["0.67", None, "two", "1"], object)})

@@ -209,8 +209,11 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     try:
         network.load_state_dict(found)
     except RuntimeError as error:
-        what = f"{source} does not fit: {' '.join(str(error).split())[:300]}"
-        raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images") from error
+        misfits = [name for name in wanted if name not in found or found[name].shape != wanted[name].shape]
+        more = [name for name in found if name not in wanted]
+        what = f"{source} does not fit: {len(misfits)} of {len(wanted)} tensors are missing or of another shape, {len(more)} more"
+        what += f" are unknown, such as {', '.join([*misfits[:2], *more[:2]])}"
+        raise FileFormatError(f"{what}; is it another architecture, or another number of classes?") from error
     for name, value in found.items():
         if not bool(value.isfinite().all()):
             raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")

@@ -150,8 +150,10 @@ class Plan:
             left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
             if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
                 best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
-                told = f"they can promise at best that {best:g} % of accepted answers are right, not {100 * self.accuracy:.4g} %"
-                told = f"{told}; pass a lower accuracy, or about {about:,}"
+                told = (
+                    f"even if the network were always right, they could promise {best:g} % right answers at most, not "
+                )
+                told += f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {unit}"
             raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; {told}")
         if least == self.to_decide:
             return np.zeros(total, bool)
@@ -574,6 +576,8 @@ class RowPlan(Plan):
         label = self.label
         if features is None:
             train = found = read_columns(rows, dict.fromkeys(self.categories, TEXT))
+            if label is None and self.columns is None and LABEL in found:
+                log.warning("column %r is taken as a feature; if it holds the classes, pass --label %s", LABEL, LABEL)
         else:
             train = found = as_columns(features)
             label = LABEL if label is None and LABEL in found else label

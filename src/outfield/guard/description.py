@@ -24,7 +24,7 @@ from outfield.stand_in import LEVELS
 
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
 """What a guard is called that catches at least such shares of near and far stand-ins."""
-UNKNOWN = "unknown until outfield guard evaluate has tried it on other {}"
+UNKNOWN = "not estimated for {}; outfield guard evaluate measures it on other ones"
 """The quality of guards for which no stand-ins are made."""
 SHOWN = 12
 """Names of classes or columns that are listed."""

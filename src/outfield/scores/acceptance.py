@@ -175,8 +175,8 @@ def _refusal(counts: list[list[float]], order: Sequence[int], total: int, accura
     n, k = counts[order[0]] if order else (0.0, 0.0)
     least = beta_quantile(n - k, k + 1, 1 - confidence) if n > k else 0.0
     start = (
-        f"{total:,} held-out rows with known classes cannot promise that {100 * accuracy:.4g} % of accepted answers are right "
-        f"with a confidence of {confidence:g}, but {math.floor(1000 * least) / 10:g} %. Pass a lower accuracy, or"
+        f"the {total:,} held-out rows that test the answers cannot promise that {100 * accuracy:.4g} % of those accepted are "
+        f"right with a confidence of {confidence:g}, but {math.floor(1000 * least) / 10:g} %. Pass a lower accuracy, or"
     )
     if n and k / n >= 1 - accuracy:
         return f"{start} a better network: of those that look safest it is right on {100 * (1 - k / n):.1f} %"

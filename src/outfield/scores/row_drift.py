@@ -7,6 +7,7 @@ alpha / C. So P(any alarm, ever) ≤ alpha, however the columns depend on each o
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from typing import Any
@@ -77,7 +78,9 @@ class RowDrift:
                 raise ValueError
             return np.nan_to_num(values.astype(np.float64), nan=LARGEST, posinf=LARGEST, neginf=-LARGEST)
         except (TypeError, ValueError) as error:
-            raise InputError(f"column {name!r} holds {values[0]!r:.40}; it holds numbers in the reference") from error
+            row = next((at for at, value in enumerate(values) if not _is_number(value)), 0)
+            what = f"row {row + 1}: column {name!r} holds {values[row]!r:.40}"
+            raise InputError(f"{what}, which is no number; it holds numbers in the reference") from error
 
     def update(self, rows: Any) -> bool:
         """Take in rows, as the reference was given; returns whether there is an alarm. More columns may stand among them.
@@ -88,7 +91,9 @@ class RowDrift:
         columns = _columns("rows", rows)
         missing = [name for name in self._watches if name not in columns]
         if missing:
-            raise InputError(f"the rows have no column {listed(missing)}, which the reference has")
+            raise InputError(
+                f"the rows have no column {listed(missing)}, which the reference has; leave it out there, too"
+            )
         found = {name: self._numbers(name, columns[name]) for name in self._watches}
         for name, numbers in found.items():
             self._watches[name].update(numbers)
@@ -163,6 +168,13 @@ def _columns(name: str, rows: Any) -> dict[str, np.ndarray]:
 
 def _is_text(values: np.ndarray) -> bool:
     return values.dtype.kind in "OUT" and any(isinstance(value, str) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        float("nan" if value is None else value)
+        return True
+    return False
 
 
 def _text(value: Any) -> str:
