@@ -2,12 +2,15 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from tests.helpers.program import outfield, settings
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.cli.options import Output, check_places
+from outfield.errors import InputError
 
 
 @pytest.fixture
@@ -114,3 +117,8 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_the_work(folder):
     for arguments in (("toy", "--out", "closed/toy"), ("demo", "--out", "closed/demo")):
         done = outfield(*arguments, cwd=folder, code=3)
         assert "not writable" in done.said
+
+
+def test_a_name_that_is_none_is_told():
+    with pytest.raises(InputError, match=r"--out is .* must be a path"):
+        check_places([], [Output("--out", Path("\ud800.png"), (".png",))])

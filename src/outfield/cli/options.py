@@ -147,7 +147,9 @@ def _check_writable(path: Path, makes_folder: bool) -> None:
 
 def _check_ending(option: str, wanted: Path, endings: Sequence[str]) -> None:
     """Of the path, and of the file that it is a link to, which would be replaced."""
-    for path in (wanted, Path(os.path.realpath(wanted))):
+    from outfield.files import as_path
+
+    for path in (as_path(wanted, option), Path(os.path.realpath(wanted))):
         if endings and path.suffix not in endings:
             *others, last = endings
             either = f"{', '.join(others)} or {last}" if others else last
