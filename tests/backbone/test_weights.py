@@ -60,7 +60,7 @@ class TestSources:
         state["more"] = state.pop("fc.bias")
         with pytest.raises(
             of.FileFormatError,
-            match=rf"^weights does not fit: 2 of {len(state)} tensors .*, 1 more are unknown, such as {norm}, fc\.bias, more; is",
+            match=rf"^weights does not fit: 2 of {len(state)} tensors .*, 1 more are unknown: {norm}, fc\.bias, more; is",
         ):
             Backbone.named("test_resnet", weights=state)
 

@@ -211,8 +211,9 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     except RuntimeError as error:
         misfits = [name for name in wanted if name not in found or found[name].shape != wanted[name].shape]
         more = [name for name in found if name not in wanted]
-        what = f"{source} does not fit: {len(misfits)} of {len(wanted)} tensors are missing or of another shape, {len(more)} more"
-        what += f" are unknown, such as {', '.join([*misfits[:2], *more[:2]])}"
+        unknown = f", {len(more)} more are unknown" if more else ""
+        names = ", ".join([*misfits[:2], *more[:2]])
+        what = f"{source} does not fit: {len(misfits)} of {len(wanted)} tensors are missing or of another shape{unknown}: {names}"
         raise FileFormatError(f"{what}; is it another architecture, or another number of classes?") from error
     for name, value in found.items():
         if not bool(value.isfinite().all()):
