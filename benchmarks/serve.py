@@ -43,7 +43,7 @@ class Bare:
     """A guard that runs the network and says nothing about OOD: what serving costs without us."""
 
     def __init__(self, guard: of.Guard) -> None:
-        self.prepare, self.threshold, self._network = guard.prepare, None, guard.backbone.network
+        self.prepare, self.threshold, self.watched, self._network = guard.prepare, None, None, guard.backbone.network
         self.takes, self.reader = guard.takes, guard.reader
         self._rows = guard.image_reader.rows  # smaller pieces are faster on a CPU, and the guard has them too
         self._normalise = guard.backbone.preprocessing.preparation(guard.device, torch.float32, torch.contiguous_format)
