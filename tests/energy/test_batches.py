@@ -103,12 +103,6 @@ def test_the_next_batch_is_read_ahead(on_disk, monkeypatch):
     assert asked.firsts == [ORDERS[0, 0].item(), ORDERS[0, 10].item()]
 
 
-def test_any_batch_may_be_the_first(on_disk):
-    read, expected = Batches(on_disk, 7), normalise(FEATURES)
-    for number in (2, 0, 3, 1, 2):
-        assert torch.equal(read.take(ORDERS, number), expected[ORDERS[:, number * 7 : number * 7 + 7]])
-
-
 def test_a_broken_row_is_told_when_its_turn_comes(tmp_path):
     broken = FEATURES.clone()
     broken[ORDERS[0, 12]] = torch.nan

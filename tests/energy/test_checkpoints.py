@@ -151,16 +151,6 @@ class TestInterrupts:
             quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.safetensors")
         assert (tmp_path / "fit.safetensors").exists()
 
-    def test_it_is_written_as_often_as_asked(self, train_set, tmp_path, monkeypatch):
-        write, written = write_record, []
-        monkeypatch.setattr(loop, "write_record", lambda *a: written.append(a[2].header["epoch"]) or write(*a))
-        detector = quick("EBM", **settings("EBM"))
-        detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "always.safetensors", seconds=0))
-        assert len(written) == 3 * BATCHES
-        written.clear()
-        detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "once.safetensors", seconds=float("inf")))
-        assert written == [3]
-
     def test_it_is_written_every_30_seconds_and_at_the_end(self, train_set, tmp_path, monkeypatch):
         now, step, written, run, write = [0.0], [0], [], InTurn.run, write_record
 

@@ -93,13 +93,6 @@ class TestPyTorch:
         (eager, _), (fused, _) = both(training, z, **others)
         assert apart(eager[0], fused[0]) < 1e-5
 
-    def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
-        monkeypatch.setattr(torch_operations, "SMALLEST", 0)
-        monkeypatch.setattr(torch_operations.Packed, "__call__", lambda self, x, *_: torch.zeros(len(x), len(x)))
-        torch_operations._works.cache_clear()
-        assert torch_operations.pack(torch.rand(2, 2)) is None
-        torch_operations._works.cache_clear()
-
     def test_what_is_done_beside_is_there_after_the_join(self, monkeypatch):
         """On a GPU the layers' gradients are made in parallel branches; here they come as late as they may."""
         z, labels = rows()
@@ -439,25 +432,6 @@ def test_tiles_fit_the_shared_memory_of_smaller_gpus():
         for rows_, columns, seeds in ((256, 512, 1), (1024, 512, 4), (4096, 1024, 8)):
             tile = triton_operations.tile_for(rows_, columns, 1024, seeds, 2, 82, memory, least=256)
             assert (tile.M + tile.N) * max(tile.K, 256) * 2 * tile.stages <= memory
-
-
-@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 6), True), ((9, 0), True)])
-def test_a_gpu_has_units_from_ampere_on(capability, has, monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or capability)
-    assert engine.has_bfloat16(GPU) is has
-    assert asked == [GPU]
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_kernels_run_on_a_gpu_that_compiles_them(works, monkeypatch):
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("there is no Triton here")
-    monkeypatch.setattr("outfield.energy.engine.triton_operations.works", lambda device: works)
-    assert engine.has_triton(GPU) is works
-    assert engine.has_triton(CPU) is False
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert engine.has_triton(GPU) is False
 
 
 def test_rows_in_double_are_left_to_the_eager_step():

@@ -158,12 +158,6 @@ def test_float32_is_as_good_as_float64_where_the_covariance_is_singular(n, d, k)
         assert_close(mixture.energy(points).double(), mixture.energy(points.double()), rtol=1e-3, atol=0.1)
 
 
-def test_distances_are_never_negative():
-    z, labels = data(dtype=torch.float32)
-    mixture = of.MixturePrior().fit(z, labels)
-    assert (mixture.mahalanobis_sq(mixture.parameters_.means.float() + 1e-7) >= 0).all()
-
-
 def test_unfitted_and_unlabelled():
     with pytest.raises(of.NotFittedError):
         of.MixturePrior().energy(torch.rand(2, 2))

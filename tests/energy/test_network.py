@@ -101,7 +101,7 @@ BAD_SIZES = [-5, 2.5, float("nan"), float("inf"), "8", None, True, 10**30]
 BAD_NUMBERS = [-1.0, float("nan"), float("inf"), "0.2", None, True, 1e30]
 BAD = [
     *itertools.product([of.MLP, SineMLP], ["hidden", "depth"], BAD_SIZES),
-    *itertools.product([of.MLP, SineMLP], ["hidden"], [0, 2**19]),
+    *itertools.product([of.MLP, SineMLP], ["hidden"], [0]),
     *itertools.product([SineMLP], ["frequencies"], [*BAD_SIZES, 0]),
     *itertools.product([of.MLP], ["slope"], BAD_NUMBERS),
     *itertools.product([SineMLP], ["scale"], BAD_NUMBERS),
@@ -111,16 +111,7 @@ BAD = [
 @pytest.mark.parametrize(("recipe", "name", "bad"), BAD)
 def test_settings_that_make_no_sense(recipe, name, bad):
     with pytest.raises(of.InputError, match=name):
-        recipe(**{name: bad} | ({"depth": 1000} if bad == 2**19 else {}))  # which no memory holds
-
-
-@pytest.mark.parametrize("width", [0, 2.0, None, 10**12])
-@pytest.mark.parametrize("seed", [-1, 0.5, 2**70, None])
-def test_what_cannot_be_built(width, seed):
-    with pytest.raises(of.InputError, match="width"):
-        of.MLP(hidden=2).build(width, 0)
-    with pytest.raises(of.InputError, match="seed"):
-        of.MLP(hidden=2).build(2, seed)
+        recipe(**{name: bad})
 
 
 @pytest.mark.parametrize(

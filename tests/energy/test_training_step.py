@@ -115,21 +115,6 @@ def test_training_is_the_loop_written_out(variant, with_prior, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_comparison_notices_every_variant(engine):
-    """Any two variants end further apart than the comparison allows."""
-    z, labels = rows()
-    prior, ends = of.MixturePrior().fit(z, labels), {}
-    for name, changes in VARIANTS.items():
-        model = tiny(prior)
-        train(model, z, dataclasses.replace(TRAINING, engine=engine, **changes), SAMPLER, PROJECTIONS["relu_sphere"], 5)
-        ends[name] = torch.cat([p.detach().flatten() for p in model.network.parameters()])
-    names = list(ends)
-    for i, one in enumerate(names):
-        for two in names[:i]:
-            assert float((ends[one] - ends[two]).abs().max()) > 1e-4, (one, two)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_weights_and_noise_have_seeds_of_their_own(engine):
     z, labels = rows()
     prior = of.MixturePrior().fit(z, labels)
@@ -153,39 +138,6 @@ def test_a_detectors_seed_is_that_of_its_weights(name, seed, train_set):
     detector = quick(name, training=still, seed=seed).fit(train_set)
     built = detector.network.build(6, seed).parameters()
     assert all(torch.equal(a, b) for a, b in zip(detector.model_.network.parameters(), built, strict=True))
-
-
-@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
-def test_a_detectors_seed_is_that_of_its_chains(name, train_set):
-    """Weights that do not move are those of seed 0; the energies of chain ends tell the chains apart."""
-    still = of.Training(epochs=1, batch_size=120, learning_rate=1e-30, input_noise=0.0)
-    sampler = of.Langevin(steps=1, step_size=(0.0, 0.0), noise_std=(0.1, 0.1))
-    z = torch.nn.functional.normalize(train_set.features, dim=1)
-    for seed in (1, 2):
-        detector = quick(name, training=still, sampler=sampler, seed=seed).fit(train_set)
-        g = torch.Generator().manual_seed(seed)
-        torch.randperm(120, generator=g)
-        begin = torch.randn(120, 6, generator=g) if name == "EBM" else detector.prior_.sample(120, g)
-        ends = PROJECTIONS["relu_sphere"](PROJECTIONS["relu_sphere"](begin) + 0.1 * torch.randn(120, 6, generator=g))
-        expected = float(detector.model_.residual(ends).mean())
-        assert detector.history_.negative_energy == [pytest.approx(expected, rel=1e-4)]
-        assert detector.history_.real_energy == [pytest.approx(float(detector.model_.residual(z).mean()), rel=1e-4)]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_epoch_has_a_mean_of_its_own(engine):
-    """Nothing moves and nothing is random, so all epochs are alike: sums of one must not reach into the next."""
-    z, _ = rows()
-    model = tiny(None)
-    still = of.Training(
-        epochs=4, batch_size=20, learning_rate=1e-30, input_noise=0.0, start="data", engine=engine, precision="float32"
-    )
-    sampler = of.Langevin(steps=2, step_size=(0.1, 0.1), noise_std=(0.0, 0.0))
-    history = train(model, z, still, sampler, PROJECTIONS["none"], seed=0)
-    expected = float(model.residual(z).detach().mean())
-    assert history.real_energy == pytest.approx([expected] * 4, rel=1e-4)
-    assert history.negative_energy == pytest.approx([history.negative_energy[0]] * 4, rel=1e-4)
-    assert history.loss == pytest.approx([history.loss[0]] * 4, rel=1e-4)
 
 
 def test_the_limit_is_one_of_mean_absolute_energies():

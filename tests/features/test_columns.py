@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow
-import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
@@ -15,7 +14,6 @@ from tests.helpers.samples import make_set
 import outfield as of
 from outfield.features import formats as columns_file
 from outfield.features import read_column, stream, write_columns
-from outfield.features import table_files as reader
 
 EXACT = 2**53
 
@@ -100,30 +98,9 @@ def test_good_csv_files(tmp_path, content, features, labels):
     assert (None if found.labels is None else found.labels.tolist()) == labels
 
 
-def test_blocks_do_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "BLOCK", 64)
-    monkeypatch.setattr(reader, "LARGEST_BLOCK", 256)
-    long = "1.5" + "0" * 200
-    assert load_csv(tmp_path, f"feature_0\n{long}\n").features.tolist() == [[1.5]]
-    for content in (f"feature_0\n{long}{'0' * 500}\n", "feature_0,feature_1\n" + "1,2\n" * 200 + "1,2,3\n"):
-        with pytest.raises(of.FileFormatError, match=r"table\.csv(, row 201: it has 3 cells| cannot be read as csv)"):
-            load_csv(tmp_path, content)
-
-
-def test_an_attempt_that_failed_may_still_read(tmp_path, monkeypatch):
-    """A thread of pyarrow that reads on after an error moves the place in its own file, and in no other."""
-    read, files = pyarrow.csv.read_csv, []
-
-    def read_beside(file, *given):
-        for other in files:
-            other.seek(0, 2)
-        files.append(file)
-        return read(file, *given)
-
-    monkeypatch.setattr(reader, "BLOCK", 64)
-    monkeypatch.setattr(pyarrow.csv, "read_csv", read_beside)
-    assert load_csv(tmp_path, f"feature_0\n1.5{'0' * 200}\n").features.tolist() == [[1.5]]
-    assert len(files) == 2
+def test_the_first_row_that_is_longer_or_shorter_is_named(tmp_path):
+    with pytest.raises(of.FileFormatError, match=r"table\.csv, row 201: it has 3 cells"):
+        load_csv(tmp_path, "feature_0,feature_1\n" + "1,2\n" * 200 + "1,2,3\n")
 
 
 def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):
@@ -226,19 +203,6 @@ def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path):
     for read in both(path):
         with pytest.raises(of.FileFormatError, match=r"t\.parquet"):
             read()
-
-
-def test_a_file_that_is_none_is_called_by_its_ending(tmp_path):
-    (tmp_path / "t.parquet").write_bytes(b"PAR1 and so on PAR1")
-    with pytest.raises(of.FileFormatError, match=r"t\.parquet cannot be read as parquet: "):
-        of.open_features(tmp_path / "t.parquet")
-
-
-def test_opening_looks_at_the_first_row_only(tmp_path):
-    opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0], [1.0]]}))
-    assert opened.shapes == {"features": (2, 2)}
-    with pytest.raises(of.InputError, match="same length"):
-        list(opened.batches(1))
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 10, 14, 20, 50, 99])

@@ -237,11 +237,6 @@ def test_it_is_those_rows(streamed, tmp_path):
             part.rows([last + 1])
 
 
-def test_what_is_no_choice():
-    for bad in (torch.ones(22, dtype=torch.bool), torch.ones(23), torch.ones(23, 1, dtype=torch.bool)):
-        with pytest.raises(of.InputError, match="chosen by 23 bools"):
-            Part(whole_set(), bad)
+def test_no_row_at_all():
     with pytest.raises(of.InputError, match="no row is chosen"):
         Part(whole_set(), torch.zeros(23, dtype=torch.bool))
-    with pytest.raises(of.InputError, match="size is 0"):
-        Part(whole_set(), torch.ones(23, dtype=torch.bool)).batches(0)

@@ -256,7 +256,7 @@ def test_a_changed_bit_in_a_foreign_archive_is_found_in_rows_too(tmp_path):
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[content.index(array.tobytes()) + 12345] ^= 1
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(of.FileFormatError, match="checksum"):
+    with pytest.raises(of.FileFormatError, match="CRC-32"):
         list(of.open_features(tmp_path / "a.npz").batches(100))
 
 
@@ -309,20 +309,6 @@ def zipped(path, contents, kind="stored"):
     with zipfile.ZipFile(path, "w", how) as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
-
-
-def test_shapes_are_compared_before_anything_is_unpacked(tmp_path, monkeypatch):
-    good = np.zeros((10, 500), np.float32)
-    monkeypatch.setattr(arrays.RowReader, "bytes", lambda *_: pytest.fail("it was unpacked"))
-    for words, content in {
-        "two dimensions": {"features": good.reshape(10, 50, 10)},
-        "labels has 9 rows": {"features": good, "labels": np.zeros(9, np.int64)},
-        "not a FeatureSet": {"features": good, "other": good},
-    }.items():
-        np.savez_compressed(tmp_path / "a.npz", **content)
-        for use in (of.FeatureSet.load, of.open_features):
-            with pytest.raises((of.FileFormatError, of.InputError), match=words):
-                use(tmp_path / "a.npz")
 
 
 def test_a_changed_bit_in_a_packed_member_is_found(tmp_path):

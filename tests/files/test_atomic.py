@@ -125,12 +125,6 @@ def test_what_is_put_in_place_is_on_the_disk(tmp_path, monkeypatch):
     assert (tmp_path / "file").read_bytes() == b"bytes!"
 
 
-def test_files_are_closed(tmp_path):
-    held = []
-    write_atomically(tmp_path / "file", held.append)
-    assert held[0].closed
-
-
 def test_permissions_are_those_of_any_new_file(tmp_path):
     mask = os.umask(0o027)
     try:

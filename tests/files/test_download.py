@@ -1,6 +1,5 @@
 """Downloads: only the file that is meant arrives, and what stood there stays until it does."""
 
-import contextlib
 import hashlib
 import socket
 
@@ -60,22 +59,6 @@ def test_a_server_that_is_silent_is_not_waited_for(tmp_path, monkeypatch):
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
         with pytest.raises(of.StorageError, match=rf"cannot download {address}: .*timed out"):
             download(address, tmp_path / "a", SHA256)
-
-
-def test_what_is_shown_counts_megabytes(server, tmp_path, monkeypatch):
-    shown = []
-
-    @contextlib.contextmanager
-    def bar(title, total=None, unit=""):
-        shown.append((title, total, unit))
-        yield shown.append
-
-    monkeypatch.setattr("outfield.files.download.bar", bar)
-    server.files["/set.tar"] = CONTENT
-    download(f"{server.address}/set.tar", tmp_path / "a", SHA256)
-    assert shown[0] == ("downloading set.tar", 2, "MB")
-    assert shown[-1] == 2
-    assert shown[1:] == sorted(shown[1:])
 
 
 @pytest.mark.parametrize("sha256", [SHA256[:8], SHA256[:63], "", SHA256[:7], "g" * 64])

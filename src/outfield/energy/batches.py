@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outfield.config import require_choice
 from outfield.energy.chains import PROJECTIONS
-from outfield.errors import OutfieldError, StorageError, as_ours, reason
+from outfield.errors import StorageError, as_ours
 from outfield.features import FeatureSet, FeatureSource, normalise
 from outfield.files import Fingerprint
 from outfield.modes import limited_worker
@@ -67,24 +67,17 @@ class _CopiedRows(RowsOnDisk):
 
     def __init__(self, source: FeatureSource, device: torch.device, file: Any) -> None:
         super().__init__(source, device)
-        needed = 0
-        try:
-            for piece in source.batches(ROWS_AT_ONCE, ["features"]):
-                rows = piece["features"].contiguous()
-                self.kind, needed = rows.dtype, len(source) * rows[0].nbytes
-                file.write(rows.view(torch.uint8).numpy().data)
-            file.flush()
-        except OutfieldError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"rows of this file cannot be picked one by one, and a temporary copy of its features, {needed:,} bytes, does "
-                f"not fit into {tempfile.gettempdir()}: {reason(error)}; {WAYS_OUT}"
-            ) from error
-        self.copy = np.memmap(file, np.uint8, "r", shape=(len(source), needed // len(source)))
+        for piece in source.batches(ROWS_AT_ONCE, ["features"]):
+            rows = piece["features"].numpy()
+            what = f"{rows[0].nbytes * len(self):,} bytes, does not fit into {tempfile.gettempdir()}"
+            told = f"rows of this file cannot be picked one by one, and a temporary copy of its features, {what}"
+            with as_ours(told, StorageError, OSError, after=f"; {WAYS_OUT}"):
+                file.write(np.ascontiguousarray(rows).data)
+                file.flush()
+        self.copy = np.memmap(file, rows.dtype, "r", shape=self.shape)
 
     def _picked(self, index: Tensor) -> Tensor:
-        return torch.from_numpy(np.asarray(self.copy[index.numpy()])).view(self.kind)
+        return torch.from_numpy(np.asarray(self.copy[index.numpy()]))
 
 
 Rows = Tensor | RowsOnDisk
@@ -113,7 +106,7 @@ class Batches:
     def __init__(self, z: Rows, size: int) -> None:
         self.z, self.size = z, size
         self.orders: Tensor | None = None
-        self.coming: tuple[int, Future[Tensor]] | None = None
+        self.coming: dict[int, Future[Tensor]] = {}
         self.reader = limited_worker("rows")  # its thread starts with the first read
 
     def take(self, orders: Tensor, number: int) -> Tensor:
@@ -121,11 +114,10 @@ class Batches:
         if isinstance(self.z, Tensor):
             return self.z[self._of(orders, number)]
         if orders is not self.orders:
-            self.orders, self.there, self.coming = orders, orders.cpu(), None
-        expected = self.coming
-        found = expected[1] if expected is not None and expected[0] == number else self._begin(self.z, number)
-        last = (number + 2) * self.size > orders.shape[1]
-        self.coming = None if last else (number + 1, self._begin(self.z, number + 1))
+            self.orders, self.there, self.coming = orders, orders.cpu(), {}
+        found = self.coming.pop(number, None) or self._begin(self.z, number)
+        if (number + 2) * self.size <= orders.shape[1]:
+            self.coming = {number + 1: self._begin(self.z, number + 1)}
         return self.z.given(found.result())
 
     def _of(self, orders: Tensor, number: int) -> Tensor:

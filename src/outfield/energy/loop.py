@@ -23,11 +23,8 @@ from outfield.files import PathLike, Record, as_path, read_record, tensors_under
 from outfield.modes import own_modes, products
 
 VERSION = 2  # of what a checkpoint holds
-SHARED = ("temperature", "prior", "prior_temperature")  # what models that are trained together have in common
 CHECK_EVERY = 25  # batches between looks at the energies' size (each look waits for the device)
 
-# plain values, tensors that the next step may change in place, and tensors that it may not
-State = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
 # called after each step with (steps done, steps in all, history so far, of the first model)
 Progress = Callable[[int, int, History], None]
 
@@ -113,7 +110,7 @@ class Run:
 
     def step(self) -> None:
         """One batch: chains, loss, optimiser; closes the epoch after its last batch."""
-        if self.batch == 0:  # a new tensor: the last one may be part of a checkpoint that is yet to be written
+        if self.batch == 0:
             orders = [torch.randperm(len(self.z), generator=g, device=self.z.device) for g in self.generators]
             self.orders = torch.stack(orders)
         result = self.stepper.run(self.rows.take(self.orders, self.batch))
@@ -170,15 +167,16 @@ class Run:
             "projection": getattr(self.project, "__name__", type(self.project).__name__),
             "seeds": [int(seed) for seed in self.seeds],
             "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
-            **{name: to_plain(getattr(first, name)) for name in SHARED}, "device": self.z.device.type,
+            **{name: to_plain(getattr(first, name)) for name in ("temperature", "prior", "prior_temperature")},
+            "device": self.z.device.type,
         }  # fmt: skip
         more = dict(checkpoint.identity)
         settings |= more.pop("settings", {})
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
 
-    def state(self) -> State:
-        """What must survive a restart."""
-        tensors = {"sums": self.sums, "largest": self.largest}
+    def state(self) -> Record:
+        """What must survive a restart; the next step changes its tensors in place."""
+        tensors = {"sums": self.sums, "largest": self.largest, "orders": self.orders}
         rows = zip(self.models, self.averages, self.generators, self.stepper.state(), strict=True)
         for index, (model, means, generator, state) in enumerate(rows):
             state |= {f"network.{name}": value for name, value in model.network.state_dict().items()}
@@ -186,7 +184,7 @@ class Run:
             state["generator"] = generator.get_state()
             tensors |= {f"{index}.{name}": value for name, value in state.items()}
         header = {"epoch": self.epoch, "batch": self.batch, "histories": [asdict(h) for h in self.histories]}
-        return header, tensors, {"orders": self.orders}
+        return Record(header, tensors)
 
     def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Go on from a checkpoint of this fit."""
@@ -233,15 +231,14 @@ class Keeper:
     """Keeps a run in its checkpoint, whose ``identity`` must be equal.
 
     An interrupt can come in the middle of a step, when weights, moments and generators belong to no step at all. So what a
-    step has changed is copied when the step is whole, into one of two sets of tensors in turn; an interrupt writes the last.
+    step has changed is copied when the step is whole; an interrupt writes the last copy.
     """
 
     def __init__(self, checkpoint: Checkpoint, run: Run) -> None:
         self.path, self.seconds, self.run = as_path(checkpoint.path), checkpoint.seconds, run
         self.identity: dict[str, Any] = json.loads(json.dumps(run.identity(checkpoint)))
         self.written = time.monotonic()
-        self._whole: State | None = None
-        self._spare: dict[str, Tensor] = {}
+        self._whole: Record | None = None
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one, undamaged and of this fit."""
@@ -261,22 +258,17 @@ class Keeper:
 
     def after_step(self, over: bool) -> None:
         """Remember the step that has just ended; write it if it is the last one, or if it is time."""
-        (header, moving, fixed), spare = self.run.state(), self._spare
-        if spare.keys() != moving.keys():
-            spare = {name: torch.empty_like(tensor) for name, tensor in moving.items()}
-        _copy(moving, spare)
-        self._spare = {} if self._whole is None else self._whole[1]
-        self._whole = header, spare, fixed
+        header, tensors = self.run.state()
+        self._whole = Record(header, {name: tensor.detach().clone() for name, tensor in tensors.items()})
         if over or time.monotonic() - self.written >= self.seconds:
             self.run.check()
             self.write()
 
     def write(self) -> None:
         """Write the last whole step, unless its numbers are not finite: then the next step will say that it diverged."""
-        header, moving, fixed = self._whole or ({}, {}, {})
-        if moving and all(bool(torch.isfinite(one).all()) for one in moving.values()):
-            header = {**header, "version": VERSION, "identity": self.identity}
-            write_record(self.path, "Checkpoint", Record(header, {**moving, **fixed}))
+        if self._whole is not None and all(bool(torch.isfinite(one).all()) for one in self._whole.tensors.values()):
+            header = {**self._whole.header, "version": VERSION, "identity": self.identity}
+            write_record(self.path, "Checkpoint", Record(header, self._whole.tensors))
             self.written = time.monotonic()
 
     def interrupted(self, error: BaseException) -> None:
@@ -291,18 +283,6 @@ class Keeper:
             return
         except StorageError as failure:
             warnings.warn(f"the interrupted fit was not kept: {failure}", OutfieldWarning, stacklevel=2)
-
-
-def _copy(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
-    """Copy tensors to those of the same names, with few launches on a GPU."""
-    groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-    for name, tensor in tensors.items():
-        to, of = groups.setdefault((tensor.device, tensor.dtype), ([], []))
-        to.append(into[name])
-        of.append(tensor)
-    with torch.no_grad():
-        for to, of in groups.values():
-            torch._foreach_copy_(to, of)
 
 
 def differences(there: Any, here: Any, path: str = "") -> Iterator[str]:

@@ -16,10 +16,6 @@ from outfield.energy.priors import Prior
 from outfield.errors import InputError
 from outfield.modes import building
 
-MOST_WEIGHTS = 2**32  # numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings
-MOST_WIDTH = 2**20
-MOST_LAYERS = 10_000
-
 
 class Network(Protocol):
     """A recipe for the network inside an energy."""
@@ -29,9 +25,7 @@ class Network(Protocol):
 
 
 def build_network(recipe: Network, width: int, seed: int) -> nn.Module:
-    """What the recipe builds, checked; a recipe that is not ours draws from a generator of this seed, not the global one."""
-    if type(recipe) in (MLP, SineMLP):
-        return recipe.build(width, seed)
+    """What the recipe builds, checked; one that does not look at its seed draws from a generator of it, not the global one."""
     with building(seed):
         network = recipe.build(width, seed)
     require(isinstance(network, nn.Module), "network", recipe, "a recipe that builds a torch.nn.Module")
@@ -39,13 +33,6 @@ def build_network(recipe: Network, width: int, seed: int) -> nn.Module:
     if types:
         raise InputError(f"network {recipe!r} has weights of {' and '.join(sorted(types))}; they must be torch.float32")
     return network
-
-
-def _check_sizes(hidden: int, depth: int) -> None:
-    require_number("hidden", hidden, least=1, most=MOST_WIDTH, whole=True)
-    require_number("depth", depth, least=0, most=MOST_LAYERS, whole=True)
-    fits = int(depth) * int(hidden) ** 2 <= MOST_WEIGHTS
-    require(fits, "hidden", hidden, f"so small that {depth} layers have at most {MOST_WEIGHTS} weights")
 
 
 @configurable
@@ -64,12 +51,13 @@ class MLP:
     slope: float = 0.2
 
     def __post_init__(self) -> None:
-        _check_sizes(self.hidden, self.depth)
+        require_number("hidden", self.hidden, least=1, whole=True)
+        require_number("depth", self.depth, least=0, whole=True)
         require_number("slope", self.slope, least=0, most=1e6)
 
     def build(self, width: int, seed: int) -> nn.Module:
-        generator = _generator(width, seed)  # first: it refuses what is no width
-        return _stacked([], [int(width), *[int(self.hidden)] * (int(self.depth) + 1)], float(self.slope), generator)
+        widths = [int(width), *[int(self.hidden)] * (int(self.depth) + 1)]
+        return _stacked([], widths, float(self.slope), torch.Generator("cpu").manual_seed(int(seed)))
 
 
 @configurable
@@ -92,15 +80,15 @@ class SineMLP:
     scale: float = 3.0
 
     def __post_init__(self) -> None:
-        _check_sizes(self.hidden, self.depth)
-        require_number("frequencies", self.frequencies, least=1, most=MOST_WIDTH, whole=True)
+        require_number("hidden", self.hidden, least=1, whole=True)
+        require_number("depth", self.depth, least=0, whole=True)
+        require_number("frequencies", self.frequencies, least=1, whole=True)
         require_number("scale", self.scale, above=0, most=1e6)
 
     def build(self, width: int, seed: int) -> nn.Module:
-        generator, frequencies = _generator(width, seed), int(self.frequencies)
-        with torch.inference_mode(False):
-            drawn = torch.randn(int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32)
-            directions = drawn.mul_(float(self.scale))
+        generator, frequencies = torch.Generator("cpu").manual_seed(int(seed)), int(self.frequencies)
+        drawn = torch.randn(int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32)
+        directions = drawn.mul_(float(self.scale))
         return _stacked([_Sines(directions)], [2 * frequencies, *[int(self.hidden)] * int(self.depth)], 0.2, generator)
 
 
@@ -117,12 +105,6 @@ class _Sines(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-def _generator(width: int, seed: int) -> torch.Generator:
-    require_number("width", width, least=1, most=2**24, whole=True)
-    require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
-    return torch.Generator("cpu").manual_seed(int(seed))
-
-
 def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator: torch.Generator) -> nn.Module:
     """``first``, then linear layers of these widths with LeakyReLU after each, then → 1."""
     for inputs, outputs in itertools.pairwise(widths):
@@ -132,10 +114,9 @@ def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator:
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """A layer as ``nn.Linear`` initialises it, uniform in ±1/√inputs, but drawn from this generator, weight before bias."""
-    with torch.inference_mode(False):
-        layer = cast(nn.Linear, skip_init(nn.Linear, inputs, outputs, device="cpu", dtype=torch.float32))
-        nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
-        nn.init.uniform_(layer.bias, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=generator)
+    layer = cast(nn.Linear, skip_init(nn.Linear, inputs, outputs, device="cpu", dtype=torch.float32))
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+    nn.init.uniform_(layer.bias, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=generator)
     return layer
 
 
@@ -185,12 +166,11 @@ def layers_of(network: nn.Module) -> Layers | None:
     """The layers if the network is Linear, LeakyReLU, …, Linear → 1, all float32 and trained; else None."""
     modules = list(network) if isinstance(network, nn.Sequential) else []
     linears, activations = modules[::2], modules[1::2]
-    slopes = {float(m.negative_slope) for m in activations if type(m) is nn.LeakyReLU}
+    slopes = {float(m.negative_slope) if type(m) is nn.LeakyReLU else 0.0 for m in activations}
     fits = (
         len(linears) == len(activations) + 1
         and len(slopes) == 1
         and min(slopes) > 0
-        and all(type(m) is nn.LeakyReLU for m in activations)
         and all(type(m) is nn.Linear and m.bias is not None for m in linears)
         and all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
         and linears[-1].out_features == 1

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -297,15 +297,15 @@ class MixtureParameters:
     def from_state(cls, state: dict[str, Tensor]) -> MixtureParameters:
         k, d = state["log_weights"].numel(), state["mean"].numel()
         shapes = {"classes": (k,), "log_weights": (k,), "means": (k, d), "mean": (d,), "eigenvalues": (d,)}
-        for name, shape in (shapes | {"eigenvectors": (d, d)}).items():
+        shapes["eigenvectors"] = (d, d)
+        for name, shape in shapes.items():
             value = state[name]
             kind = value.dtype == torch.int64 if name == "classes" else value.is_floating_point()
             if not (kind and tuple(value.shape) == shape and value.numel()):
                 raise FileFormatError(f"the mixture's {name} must be numbers of shape {shape}; it is {kind_of(value)}")
         if not bool((state["eigenvalues"] > 0).all()):
             raise FileFormatError("the mixture's eigenvalues must be above 0; they are not")
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: state[name] if name == "classes" else state[name].double() for name in names})
+        return cls(**{name: state[name] if name == "classes" else state[name].double() for name in shapes})
 
 
 class Prepared:
@@ -462,7 +462,7 @@ class MixturePrior(Prior):
             return known.means[chosen] + noise @ known.colouring
 
     def state(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self.parameters_, field.name) for field in fields(MixtureParameters)}
+        return dict(vars(self.parameters_))
 
     def load_state(self, state: dict[str, Tensor]) -> Self:
         self._statistics, self._parameters, self._prepared = None, MixtureParameters.from_state(state), {}

@@ -239,10 +239,7 @@ class Column:
             return found
         filled = np.where(cells.missing, self.median, cells.values)
         with np.errstate(over="ignore", divide="ignore"):
-            rows = (filled - self.mean) / self.scale
-            wide = np.isinf(filled - self.mean)  # beyond the largest float64, of which halves are not
-            rows[wide] = (filled[wide] / 2 - self.mean / 2) / (self.scale / 2)
-        return rows[:, None]
+            return np.asarray((filled - self.mean) / self.scale)[:, None]
 
 
 def learned(name: str, cells: Cells, standardise: bool) -> Column:

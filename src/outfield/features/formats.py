@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError, as_ours
-from outfield.features.fields import FIELDS, Field, agreed_sizes
+from outfield.features.fields import FIELDS, Field
 from outfield.features.source import NAME_CODING, checked_about
 from outfield.features.table_files import arrow, csv_header, opened, whole_csv
 from outfield.files import (
@@ -42,6 +42,7 @@ SAVED = (".safetensors", ".npz")
 STREAMED = (*SAVED, ".npy", ".parquet")
 LOADED = (*STREAMED, ".csv")
 ARRAYS = BYTES, ENDS = "name_bytes", "name_ends"
+WHOLE = -1  # the number of a column that holds all of a field
 Places = Mapping[str, StoredArray]
 # arrays by field, where they come from, and the names of the rows
 Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
@@ -69,22 +70,16 @@ def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) 
 def read(path: Path, part: str | None) -> Content:
     """All of a set, as it is in the file."""
     check_ending(path, part, LOADED, "read from")
-    if path.suffix in SAVED:
-        with open_to_read(path) as file:
-            found, about, named = find(path, part, file)
-            shapes = {name: array.shape for name, array in found.items()}
-            for name, shape in shapes.items():  # before anything is unpacked
-                FIELDS[name].check_shape(shape)
-            agreed_sizes(shapes)
-            names = unpacked(path, {name: array.read(file) for name, array in named.items()})
-            return {name: array.read(file) for name, array in found.items()}, about, names
-    if path.suffix == ".npy":
-        return {"features": find_npy(path).read()}, {}, None
     if path.suffix == ".csv":
         return dict(_read_csv(path)), {}, None
-    from outfield.features.stream import open_features
+    if path.suffix == ".parquet":
+        from outfield.features.stream import open_features
 
-    return dict(open_features(path).in_memory().tensors()), {}, None
+        return dict(open_features(path).in_memory().tensors()), {}, None
+    with open_to_read(path) as file:
+        found, about, named = find(path, part, file)
+        names = unpacked(path, {name: array.read(file) for name, array in named.items()})
+        return {name: array.read(file) for name, array in found.items()}, about, names
 
 
 def write(
@@ -97,11 +92,11 @@ def write(
 
 
 def find(path: Path, part: str | None, file: io.FileIO | None = None) -> tuple[Places, dict[str, str], Places]:
-    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file, what it says of them, and where names of rows lie."""
+    """Where the arrays of a set lie in a file of arrays, what it says of them, and where names of rows lie."""
+    if path.suffix == ".npy":
+        return {"features": find_npy(path)}, {}, {}
     header, arrays = find_record(path, "FeatureSet", file)
     fields = _fields_in(path, part, [name for name in arrays if name not in ARRAYS])
-    for name in fields:
-        arrays[name].check_objects()
     names = {name: arrays[name] for name in ARRAYS if name in arrays and part is None}
     with as_ours(str(path), FileFormatError, InputError):
         about = checked_about(None if header is None else header.get("about"))
@@ -159,33 +154,28 @@ def columns_by_field(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
         raise FileFormatError(f"{path} has no header; its first line must name the columns: {_expected()}")
     if len(set(names)) < len(names):
         raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
-    columns: dict[str, list[str]] = {}
-    numbered: dict[str, dict[int, str]] = {}
+    columns: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         field, number = _meant(path, name)
-        if number is None:
-            columns.setdefault(field.name, []).append(name)
-        else:
-            numbered.setdefault(field.name, {})[number] = name
-    for field_name, found in numbered.items():
-        if sorted(found) != list(range(len(found))):
-            raise FileFormatError(f"{path}: the columns of {field_name} must be numbered from 0 without gaps")
-        columns.setdefault(field_name, []).extend(found[i] for i in range(len(found)))
+        columns.setdefault(field.name, []).append((number, name))
     for name, own in columns.items():
-        if len(own) > 1 and (name in own or len(FIELDS[name].axes) == 1):
-            raise FileFormatError(f"{path} has {name} twice, as columns {own[0]} and {own[1]}; keep one")
+        numbers, first = sorted(number for number, _ in own), own[0][1]
+        if WHOLE in numbers and len(own) > 1:
+            raise FileFormatError(f"{path} has {name} twice, as columns {first} and {own[1][1]}; keep one")
+        if WHOLE not in numbers and numbers != list(range(len(own))):
+            raise FileFormatError(f"{path}: the columns of {name} must be numbered from 0 without gaps")
     if "features" not in columns:
         raise FileFormatError(f"{path} has no columns feature_0, feature_1, …; it has {', '.join(names[:6]):.200}")
-    return columns
+    return {name: [column for _, column in sorted(own)] for name, own in columns.items()}
 
 
-def _meant(path: Path, column: str) -> tuple[Field, int | None]:
-    """The field that a column belongs to, and which of its columns it is (None where it holds the whole field)."""
+def _meant(path: Path, column: str) -> tuple[Field, int]:
+    """The field that a column belongs to, and which of its columns it is."""
     stem, _, number = column.rpartition("_")
     for field in (field for field in FIELDS.values() if field.per_row):
         single = len(field.axes) == 1
         if column == field.name or (single and column == field.column):
-            return field, None
+            return field, WHOLE
         if not single and stem == field.column and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
             return field, int(number)
     what = f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their"

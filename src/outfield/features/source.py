@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
 from outfield.features.fields import FIELDS, spaces
 from outfield.files import as_tensor
@@ -133,8 +132,6 @@ class Part(Wrapped):
 
     def __init__(self, source: FeatureSource, mask: Tensor) -> None:
         super().__init__(source)
-        if mask.dtype != torch.bool or mask.shape != (len(source),):
-            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
         if not bool(mask.any()):
             raise InputError("no row is chosen; at least one is needed")
         self.mask, self._numbers = mask.cpu(), mask.cpu().nonzero()[:, 0].numpy()
@@ -150,15 +147,9 @@ class Part(Wrapped):
         return None if known is None else tuple(known[i] for i in self._numbers)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        require_number("size", size, least=1, whole=True)
-        return rebatched(self._pieces(size, self._chosen(names)), size, torch.cat)
-
-    def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-        start = 0
-        for piece in self.source.batches(size, names):
-            chosen = self.mask[start : start + size]
-            start += size
-            yield {name: value[chosen] for name, value in piece.items()}
+        pieces = zip(self.source.batches(size, self._chosen(names)), self.mask.split(int(size)), strict=True)
+        chosen = ({name: value[mask] for name, value in piece.items()} for piece, mask in pieces)
+        return rebatched(chosen, size, torch.cat)
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         return self.source.rows(self._numbers[self._row_numbers(index)], self._chosen(names))

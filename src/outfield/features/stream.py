@@ -52,9 +52,8 @@ def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
         return _ParquetStream(file)
-    if file.suffix == ".npy":
-        return _ArrayStream({name: find_npy(place) for name, place in {"features": file, **given}.items()}, {})
-    return _ArrayStream(*formats.find(file, part))
+    arrays, about, names = formats.find(file, part)
+    return _ArrayStream({**arrays, **{name: find_npy(place) for name, place in given.items()}}, about, names)
 
 
 def open_or_read(source: str) -> FeatureSource:
@@ -132,6 +131,9 @@ class FeatureStream(FeatureSource):
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """Unchecked arrays, ``size`` rows at a time."""
 
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        raise InputError(f"{self._stamps[0].path} is packed, so no row is picked one by one; use in_memory()")
+
     def _check_unchanged(self) -> None:
         for stamp in self._stamps:
             stamp.check()
@@ -171,13 +173,12 @@ class _ArrayStream(FeatureStream):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        if not self.picks_rows:
+            return super().rows(index, names)
         numbers, picked = self._row_numbers(index), {}
         self._check_unchanged()
         for name in self._chosen(names):
-            field, array = FIELDS[name], self._arrays[name]
-            if not array.picks_rows:
-                raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
-            found = array.pick(numbers)
+            field, found = FIELDS[name], self._arrays[name].pick(numbers)
             try:
                 picked[name] = field.checked(found, self._sizes, 0)
             except InputError:
@@ -219,6 +220,3 @@ class _ParquetStream(FeatureStream):
                     if value.shape[1:] != self._shapes[name][1:]:
                         raise InputError(f"{stamp.path}: the lists in column {name!r} must have the same length")
                 yield values
-
-    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        raise InputError(f"{self._stamps[0].path} is Parquet, so no row is picked one by one; use in_memory()")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,8 +34,7 @@ from outfield.percent import counted
 TABLE_ENDINGS = (".csv", ".parquet")  # of files that hold tables
 COLUMN_ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")  # of files that a single column is read from
 INDEX = r"__index_level_\d+__"  # what pandas calls the index of a frame in a Parquet file; it is no column of the frame
-BLOCK = 2**20  # bytes of a CSV parsed together, at first; no row may be longer
-LARGEST_BLOCK = 2**31 - 1
+BLOCK = 2**24  # bytes of a CSV parsed together; no row may be longer
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 THREADED = 1000  # columns up to which reading on several threads pays
 
@@ -74,7 +72,7 @@ def whole_parquet(file: Any, columns: Sequence[str] | None = None) -> Any:
 def csv_header(path: Path, file: BinaryIO) -> list[str]:
     """The names in the first line of a CSV."""
     try:
-        return next(csv.reader([file.readline(LARGEST_BLOCK).decode("utf-8-sig")]), [])
+        return next(csv.reader([file.readline().decode("utf-8-sig")]), [])
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
     except csv.Error as error:
@@ -88,7 +86,7 @@ Uneven = dict[int, str] | None
 def whole_csv(
     path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[str, Any], out: Uneven = None, **convert: Any
 ) -> Any:
-    """A CSV as a table of pyarrow, in blocks as large as its longest row takes; uneven rows are left ``out``, or an error."""
+    """A CSV as a table of pyarrow; uneven rows are left ``out``, or an error."""
     module, uneven = arrow().csv, {} if out is None else out
 
     def leave_out(row: Any) -> str:
@@ -98,26 +96,21 @@ def whole_csv(
 
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
-    block, parse.newlines_in_values = BLOCK, _has_quotes(path, file)
+    parse.newlines_in_values = _has_quotes(path, file)
     if out is not None:  # which several threads would not know the numbers of
         parse.invalid_row_handler = leave_out
-    with ExitStack() as files:
-        while True:
-            file.seek(0)
-            read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED and out is None)
-            try:
-                return module.read_csv(file, read, parse, options)
-            except arrow().ArrowInvalid as error:
-                if "conversion error" in str(error):
-                    raise _no_number(path, names, str(error)) from error
-                if out is None and "columns, got" in str(error):
-                    whole_csv(path, files.enter_context(open_to_read(path)), names, types, uneven, **convert)
-                    raise FileFormatError(f"{path}, row {min(uneven) + 1}: {uneven[min(uneven)]}; mend it") from error
-                if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
-                    raise
-            block = min(16 * block, LARGEST_BLOCK)
-            # A thread of pyarrow may still read on in the file of the attempt that failed, and move its place.
-            file = files.enter_context(open_to_read(path))
+    read = module.ReadOptions(block_size=BLOCK, use_threads=len(names) <= THREADED and out is None)
+    file.seek(0)
+    try:
+        return module.read_csv(file, read, parse, options)
+    except arrow().ArrowInvalid as error:
+        if "conversion error" in str(error):
+            raise _no_number(path, names, str(error)) from error
+        if out is None and "columns, got" in str(error):
+            with open_to_read(path) as again:  # a thread of pyarrow may still read on in the other, and move its place
+                whole_csv(path, again, names, types, uneven, **convert)
+            raise FileFormatError(f"{path}, row {min(uneven) + 1}: {uneven[min(uneven)]}; mend it") from error
+        raise
 
 
 def _has_quotes(path: Path, file: BinaryIO) -> bool:

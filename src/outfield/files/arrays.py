@@ -7,16 +7,14 @@ the process where a file is cut short, and the pread of safetensors 0.8 reads a 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import math
 import os
 import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -87,19 +85,14 @@ class Stamp:
         return FileFormatError(f"{self.path} changed while it was being read; open it again once it is written")
 
 
-def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, path: PathLike) -> None:
-    """Read bytes into all of ``view``, from ``start`` on or, where that is None, the next ones."""
+def fill(content: Any, view: memoryview, path: PathLike) -> None:
+    """Read the next bytes into all of ``view``."""
     done = 0
     with read_errors(path, "a file that can be read"):
-        if start is not None:
-            content.seek(start)
         while done < len(view):
-            count = content.readinto(view[done : done + AT_ONCE])  # type: ignore[union-attr]
+            count = content.readinto(view[done : done + AT_ONCE])
             if not count:
-                what = (
-                    "empty: the file has no content" if start == done == 0 else "truncated: it ended while being read"
-                )
-                raise FileFormatError(f"{path} is {what}")
+                raise FileFormatError(f"{path} is truncated: it ended while being read")
             done += count
 
 
@@ -141,26 +134,12 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-class _Crc:
-    """The CRC-32 that an archive has of a member, as a digest."""
-
-    def __init__(self, before: bytes) -> None:
-        self.value = zlib.crc32(before)
-
-    def update(self, content: np.ndarray) -> None:
-        self.value = zlib.crc32(content.data, self.value)
-
-    def hexdigest(self) -> str:
-        return str(self.value)
-
-
 @dataclass
 class Proof:
-    """The digest that an array had when it was written; compared in the first pass over its bytes."""
+    """Whether a pass over an array's bytes has shown that they are those that were written."""
 
-    written: str
-    begin: Callable[[], Any]
-    proved: bool = False
+    proved: bool = True  # also where the file says nothing of them
+    digest: str | None = None  # that they had when they were written; members of an archive have a CRC-32 besides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,20 +150,18 @@ class StoredArray:
     name: str
     dtype: np.dtype[Any] | torch.dtype  # numpy's where the file is numpy's, which knows byte orders
     shape: tuple[int, ...]
-    offset: int  # of its first byte in the file, or in the unpacked member
-    member: str | None = None  # of a compressed archive; its rows can be read in their order only
+    offset: int  # of its first byte in the file, or in the member
+    member: str | None = None  # of an archive
+    start: int | None = (
+        0  # of the member in the file; None where it is packed: its rows can be read in their order only
+    )
     columns_first: bool = False  # as Fortran has it
-    proof: Proof | None = None  # what its bytes must be, if the file says so
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """Its type as torch has it."""
-        return self.dtype if isinstance(self.dtype, torch.dtype) else torch.from_numpy(np.empty(0, self.dtype)).dtype
+    proof: Proof = field(default_factory=Proof)
 
     @property
     def picks_rows(self) -> bool:
         """Whether any row can be read without those before it."""
-        return self.member is None
+        return self.start is not None
 
     @property
     def size(self) -> int:
@@ -232,15 +209,15 @@ class StoredArray:
 
     def pick(self, numbers: np.ndarray) -> Tensor | np.ndarray:
         """The rows with these numbers (n,), one small read each; the whole array is proved before."""
-        if self.proof is not None and not self.proof.proved:
+        if not self.proof.proved:
             with self.rows() as reader:
                 while reader.left:
                     reader.bytes(min(reader.left, AT_ONCE))
-        room, width = _room(len(numbers) * self.row_bytes), self.row_bytes
+        room, width, first = _room(len(numbers) * self.row_bytes), self.row_bytes, (self.start or 0) + self.offset
         with self.stamp.open() as file:
             for place in np.argsort(numbers, kind="stable").tolist():
-                view = memoryview(room.data)[place * width : (place + 1) * width]
-                fill(file, view, self.offset + int(numbers[place]) * width, self.stamp.path)
+                file.seek(first + int(numbers[place]) * width)
+                fill(file, memoryview(room.data)[place * width : (place + 1) * width], self.stamp.path)
         return self._shaped(room, (len(numbers), *self.shape[1:]))
 
     def _shaped(self, room: np.ndarray, shape: tuple[int, ...]) -> Tensor | np.ndarray:
@@ -255,10 +232,14 @@ class RowReader:
 
     def __init__(self, array: StoredArray, file: io.FileIO) -> None:
         self.array, self.file, self.left, self.path = array, file, array.size, array.stamp.path
-        self.content: Any = file
+        self.digest: Fingerprint | None = None
+        if array.proof.digest is not None and not array.proof.proved:
+            self.digest = Fingerprint()
+            self.digest.begin(array.name, torch.as_tensor(array.entry()).dtype, array.shape)
         with read_errors(self.path):
-            self.digest = None if array.proof is None or array.proof.proved else array.proof.begin()
-            if array.member is not None:
+            self.content: Any = file
+            file.seek(array.offset)
+            if array.member is not None:  # whose CRC-32 zipfile compares when its last byte is read
                 self.content = zipfile.ZipFile(file).open(array.member)  # noqa: SIM115
                 self.content.read(array.offset)
 
@@ -268,29 +249,22 @@ class RowReader:
 
     def bytes(self, size: int) -> np.ndarray:
         """The next bytes (size,)."""
-        room, plain = _room(size), self.content is self.file
+        room = _room(size)
         for start in range(0, size, AT_ONCE):
             piece = room[start : start + AT_ONCE]
-            at = self.array.offset + self.array.size - self.left if plain else None
-            fill(self.content, memoryview(piece.data), at, self.path)
+            fill(self.content, memoryview(piece.data), self.path)
             if self.digest is not None:
                 self.digest.update(piece)
             self.left -= len(piece)
         if not self.left:
-            self._finish()
+            self.array.stamp.check(self.file)
+            if self.digest is not None:
+                check_digest(self.path, self.array.proof.digest, self.digest.hexdigest(), f"its {self.array.name}")
+            self.array.proof.proved = True
         return room
 
-    def _finish(self) -> None:
-        if self.content is not self.file:
-            with read_errors(self.path):
-                self.content.read(1)  # nothing, but it makes zipfile compare its CRC-32
-        self.array.stamp.check(self.file)
-        if self.digest is not None and self.array.proof is not None:
-            check_digest(self.path, self.array.proof.written, self.digest.hexdigest(), f"its {self.array.name}")
-            self.array.proof.proved = True
 
-
-def check_digest(path: PathLike, written: str, found: str, what: str) -> None:
+def check_digest(path: PathLike, written: str | None, found: str, what: str) -> None:
     """Refuse a file whose content has another digest than the one written into it."""
     if written != found:
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match {what}")
@@ -342,7 +316,8 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
 def bytes_at(file: io.FileIO, start: int, count: int, path: PathLike) -> bytes:
     """Some bytes of a file."""
     content = bytearray(count)
-    fill(file, memoryview(content), start, path)
+    file.seek(start)
+    fill(file, memoryview(content), path)
     return bytes(content)
 
 
@@ -351,9 +326,7 @@ def find_npy(path: PathLike) -> StoredArray:
     path = as_path(path)
     with open_to_read(path) as file, read_errors(path, "an .npy file"):
         stamp = Stamp.of(path, file)
-        found = _array(stamp, path.stem, file, stamp.size)
-        found.check_objects()
-    return found
+        return _array(stamp, path.stem, file, stamp.size)
 
 
 def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
@@ -364,31 +337,26 @@ def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
         with read_errors(path):
             archive = zipfile.ZipFile(opened)
             for info in archive.infolist():
-                name = info.filename.removesuffix(".npy")
+                name, start = info.filename.removesuffix(".npy"), None
                 with archive.open(info) as content:
                     array = _array(stamp, name, content, info.file_size)
-                if info.compress_type != zipfile.ZIP_STORED:
-                    array = replace(array, member=info.filename)
-                else:
-                    names, extra = struct.unpack("<26xHH", bytes_at(opened, info.header_offset, 30, path))
-                    start = info.header_offset + 30 + names + extra
-                    header = bytes_at(opened, start, array.offset, path)
-                    proof = Proof(str(info.CRC), functools.partial(_Crc, header))
-                    array = replace(array, offset=start + array.offset, proof=proof)
+                if info.compress_type == zipfile.ZIP_STORED:
+                    lengths = struct.unpack("<26xHH", bytes_at(opened, info.header_offset, 30, path))
+                    start = (
+                        info.header_offset + 30 + sum(lengths)
+                    )  # after the member's name and what else is said there
                 if name in arrays:
                     raise FileFormatError(f"{path} holds two arrays {name!r}")
-                arrays[name] = array
+                arrays[name] = replace(array, member=info.filename, start=start, proof=Proof(proved=False))
         ours = arrays.pop(HEADER_MEMBER, None)
         return ArrayFile(arrays, {} if ours is None else {HEADER_NAME: str(ours.read(opened))})
 
 
 def _array(stamp: Stamp, name: str, content: IO[bytes] | io.FileIO, size: int) -> StoredArray:
     """The array whose ``.npy`` of this size begins here."""
-    version = np.lib.format.read_magic(content)
-    read = {1: np.lib.format.read_array_header_1_0}.get(version[0], np.lib.format.read_array_header_2_0)
-    if version not in ((1, 0), (2, 0), (3, 0)):  # the third differs in the names of columns only
-        raise ValueError(f"version {version} of .npy")
-    shape, turned, dtype = read(content)
+    one, two = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
+    read = {(1, 0): one, (2, 0): two, (3, 0): two}  # the third differs from the second in the names of columns only
+    shape, turned, dtype = read[np.lib.format.read_magic(content)](content)
     turned = turned and len(shape) > 1
     array = StoredArray(stamp=stamp, name=name, dtype=dtype, shape=shape, offset=content.tell(), columns_first=turned)
     if not dtype.hasobject:

@@ -24,10 +24,19 @@ def download_file(url: str, path: PathLike, sha256: str) -> None:
 
     def write(file: BinaryIO) -> None:
         request = urllib.request.Request(url, headers={"User-Agent": "outfield"})
+        digest, done = hashlib.sha256(), 0
         with as_ours(f"cannot download {url}", StorageError), opener.open(request, timeout=SECONDS) as answer:
-            digest = _copy(answer, file, url)
-        if not digest.startswith(sha256):
-            raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest}, not {sha256}")
+            total = int(answer.headers.get("Content-Length") or 0)
+            with bar(f"downloading {Path(urlsplit(url).path).name}", total // 10**6 or None, "MB") as advance:
+                while piece := answer.read(AT_ONCE):
+                    done += len(piece)
+                    digest.update(piece)
+                    file.write(piece)
+                    advance(done // 10**6)
+            if done < total:
+                raise ValueError(f"it sent {done:,} of {total:,} bytes")
+        if not digest.hexdigest().startswith(sha256):
+            raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest.hexdigest()}, not {sha256}")
 
     write_atomically(path, write)
 
@@ -55,18 +64,3 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
         check_address(arguments[-1], self.sha256)
         return super().redirect_request(*arguments)
-
-
-def _copy(answer: Any, file: BinaryIO, url: str) -> str:
-    """Write what a server sends and return its SHA-256."""
-    digest, done = hashlib.sha256(), 0
-    total = int(answer.headers.get("Content-Length") or 0)
-    with bar(f"downloading {Path(urlsplit(url).path).name}", total // 10**6 or None, "MB") as advance:
-        while piece := answer.read(AT_ONCE):
-            done += len(piece)
-            digest.update(piece)
-            file.write(piece)
-            advance(done // 10**6)
-    if done < total:
-        raise ValueError(f"it sent {done:,} of {total:,} bytes")
-    return digest.hexdigest()

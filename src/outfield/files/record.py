@@ -15,7 +15,6 @@ import logging
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -27,10 +26,8 @@ from outfield.files.arrays import (
     DTYPES,
     HEADER_MEMBER,
     HEADER_NAME,
-    Fingerprint,
     Proof,
     StoredArray,
-    bytes_at,
     check_digest,
     find_npz,
     find_tensors,
@@ -131,28 +128,13 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> 
 
 def _without_repeats(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors without those that equal an earlier one to the bit, and by the name of each of these that one's name."""
-    kept: dict[str, Tensor] = {}
-    same: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        found = next((earlier for earlier, other in kept.items() if _equal(tensor, other)), None)
-        if found is None:
-            kept[name] = tensor
-        else:
-            same[name] = found
-    return kept, same
+    first: dict[str, str] = {}  # by the digest, the name of the tensor that had it first
+    large = {name: fingerprint({"": tensor}) for name, tensor in tensors.items() if tensor.nbytes >= WORTH_SHARING}
+    same = {name: first[digest] for name, digest in large.items() if first.setdefault(digest, name) != name}
+    return {name: tensor for name, tensor in tensors.items() if name not in same}, same
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.nbytes < WORTH_SHARING or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
-
-
-def read_record(
-    path: PathLike,
-    kind: str,
-    entries: Mapping[str, type | tuple[type, ...]] | None = None,
-) -> Record:
+def read_record(path: PathLike, kind: str, entries: Mapping[str, type | tuple[type, ...]] | None = None) -> Record:
     """Read a file of this kind that :func:`write_record` wrote; ``entries`` are types that its header must have."""
     with open_to_read(path) as file:
         header, arrays = find_record(path, kind, file)
@@ -178,8 +160,7 @@ def find_record(
     The header is proved here, and each array when it is read.
     """
     with using(path, file) as opened:
-        find = find_npz if bytes_at(opened, 0, 2, path) == b"PK" else find_tensors
-        arrays, metadata = find(path, opened)
+        arrays, metadata = (find_npz if opened.read(2) == b"PK" else find_tensors)(path, opened)
     if HEADER_NAME not in metadata:
         if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
             raise FileFormatError(f"{path} was changed after it was written: its header has another name")
@@ -191,8 +172,7 @@ def find_record(
     odd = ", ".join(sorted(set(arrays) ^ set(digests)))
     if odd:
         raise FileFormatError(f"{path} was changed after it was written: {odd:.200} was added or taken away")
-    proofs = {name: Proof(digests[name], partial(_begun, array)) for name, array in arrays.items()}
-    proved = {name: replace(array, proof=proofs[name]) for name, array in arrays.items()}
+    proved = {name: replace(array, proof=Proof(False, digests[name])) for name, array in arrays.items()}
     return {name: value for name, value in header.items() if name not in ("format", "kind")}, proved
 
 
@@ -200,13 +180,6 @@ def kind_of(path: PathLike) -> str | None:
     """What a file of ours holds; None where it is a safetensors file of somebody else."""
     text = find_tensors(path).metadata.get(HEADER_NAME)
     return None if text is None else str(_parsed(path, text)["kind"])
-
-
-def _begun(array: StoredArray) -> Fingerprint:
-    """The digest of an array before its bytes."""
-    digest = Fingerprint()
-    digest.begin(array.name, array.torch_dtype, array.shape)
-    return digest
 
 
 def _parsed(path: PathLike, text: str) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from outfield.errors import InputError
 
-ROWS_AT_ONCE = 65_536
-"""Rows looked at together when a large array is checked."""
 EXACT = {torch.float32: 2**24, torch.float64: 2**53}
 """Up to this size every integer is a number of the type."""
 TYPES = {
@@ -97,14 +95,13 @@ def finite_floats(name: str, tensor: Tensor, first_row: int | None = None) -> Te
     """Real numbers (N, …) as a floating tensor without NaN and infinity."""
     if not tensor.is_floating_point():
         return _floating(name, tensor, first_row)
-    for start in range(0, len(tensor) if tensor.numel() else 0, ROWS_AT_ONCE):
-        low, high = torch.aminmax(tensor[start : start + ROWS_AT_ONCE])  # NaN if any entry is
-        if not bool(low.isfinite() & high.isfinite()):
-            place = (~torch.isfinite(tensor)).nonzero()[0].tolist()
-            count = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).sum())
-            known = f" (rows with such values: {count})" if first_row is None else ""
-            value = float(tensor[tuple(place)])
-            raise InputError(f"{_entry(name, place, first_row)} is {value}; all values must be finite{known}")
+    if tensor.numel() and not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):  # both NaN if any entry is
+        wrong = ~tensor.isfinite()
+        place = wrong.nonzero()[0].tolist()
+        count = int(wrong.reshape(len(tensor), -1).any(1).sum())
+        known = f" (rows with such values: {count})" if first_row is None else ""
+        value = float(tensor[tuple(place)])
+        raise InputError(f"{_entry(name, place, first_row)} is {value}; all values must be finite{known}")
     return tensor
 
 

@@ -21,7 +21,7 @@ import gc
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from outfield.energy.chains import (
     relu_sphere,
     sphere,
 )
+from outfield.energy.engine.torch_operations import Positions, TorchOperations
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
 from outfield.energy.training_step import EagerStep, InTurn, Training
@@ -44,7 +45,6 @@ from outfield.errors import InputError
 from outfield.modes import products
 
 if TYPE_CHECKING:
-    from outfield.energy.engine.torch_operations import TorchOperations
     from outfield.energy.engine.triton_operations import TritonOperations
 
 Fit = tuple[CorrectedEnergy, Start, torch.Generator]  # a model, where its chains begin, and its source of randomness
@@ -70,11 +70,10 @@ def make_step(
 
         kernels = TritonOperations(models, training, project, batch_size)
         return FusedStep(fits, kernels, training, langevin, batch_size)
-    from outfield.energy.engine.torch_operations import TorchOperations
-
     pieces = [TorchOperations(model, training, project) for model in models]
-    pairs = zip(fits, pieces, strict=True)
-    return InTurn([FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in pairs])
+    return InTurn(
+        [FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in zip(fits, pieces, strict=True)]
+    )
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:
@@ -122,14 +121,6 @@ def has_triton(device: torch.device) -> bool:
     return triton_operations.works(device)
 
 
-class Positions(NamedTuple):
-    """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
-
-    exact: Tensor
-    copy: Tensor
-    rest: Tensor
-
-
 class FusedStep:
     """The order of a step's pieces, and their buffers, for S fits of one shape; ``operations`` update the parameters in place."""
 
@@ -142,6 +133,8 @@ class FusedStep:
         batch_size: int,
     ) -> None:
         models, self.starts, self.generators = zip(*fits, strict=True)
+        # Starts that remember nothing are part of the recorded sequence; others look at their memory before it.
+        self.remembers = any(start.remembers for start in self.starts)
         layers = cast(Layers, layers_of(models[0].network))
         self.training, self.sampler, self.operations = training, sampler, operations
         first = layers.linears[0]
@@ -168,22 +161,12 @@ class FusedStep:
     def run(self, real: Tensor) -> Tensor:
         with self.recorder.on_device(), torch.no_grad(), products(real.device, self.training.precision):
             self.real.copy_(real)
-            if not self._starts_inside:
+            if self.remembers:
                 self._begin()
-            self.recorder.run(self._all if self._starts_inside else self._body)
-            if not self._starts_inside:
-                for start, ends in zip(self.starts, self.z.exact, strict=True):
-                    start.end(ends)
+            self.recorder.run(self._body)
+            for start, ends in zip(self.starts, self.z.exact, strict=True):
+                start.end(ends)
         return self.result
-
-    @property
-    def _starts_inside(self) -> bool:
-        """Starts that remember nothing are part of the recorded sequence; others look at their memory before it."""
-        return not any(start.remembers for start in self.starts)
-
-    def _all(self) -> None:
-        self._begin()
-        self._body()
 
     def _begin(self) -> None:
         for index, (start, generator) in enumerate(zip(self.starts, self.generators, strict=True)):
@@ -193,6 +176,8 @@ class FusedStep:
         self.operations.project(self.z.exact)
 
     def _body(self) -> None:
+        if not self.remembers:
+            self._begin()
         if self.z.copy is not self.z.exact:
             self.z.copy.copy_(self.z.exact)
             self.z.rest.copy_(self.z.exact - self.z.copy)
@@ -223,8 +208,6 @@ class FusedStep:
 
     def _loss(self) -> None:
         ops, batch = self.operations, self.real.shape[1]
-        with self.recorder.beside():
-            ops.advance()
         self._draw(self.input_noise)
         for index, rows in enumerate((self.real, self.z.exact)):
             into = self.inputs[0][:, index * batch : (index + 1) * batch]

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from outfield.energy.chains import Projection, identity, relu_sphere
-from outfield.energy.engine import Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
 from outfield.energy.training_step import Training, adam_settings, adam_state, load_adam_state
 from outfield.modes import rounded_products
 
 SMALLEST = 2**16  # entries from which a matrix is worth packing
+
+
+class Positions(NamedTuple):
+    """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
+
+    exact: Tensor
+    copy: Tensor
+    rest: Tensor
 
 
 class TorchOperations:
@@ -112,9 +119,6 @@ class TorchOperations:
         pull.copy_(force)
         g.copy_(force * last.weight.detach())
         self._slope(g, h)
-
-    def advance(self) -> None:
-        """Begin a step of Adam: nothing here."""
 
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
         """Adam on one layer: W with gᵀ x, b with the sum of g. Layers may be learned at the same time."""

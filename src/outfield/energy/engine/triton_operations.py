@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.energy.chains import Projection, relu_sphere, sphere
-from outfield.energy.engine import Positions
 from outfield.energy.engine.kernels import (
     backward_kernel,
     bias_kernel,
@@ -27,6 +26,7 @@ from outfield.energy.engine.kernels import (
     posterior_kernel,
     weights_kernel,
 )
+from outfield.energy.engine.torch_operations import Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
 from outfield.energy.training_step import MOMENTS, Training
@@ -171,16 +171,14 @@ class TritonOperations:
         return out
 
     def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
+        self.steps += 1  # of Adam, which begins here
+        one, two = 1 - self.betas**self.steps
+        self.corrections.copy_(torch.stack([one, two.sqrt()]))
         seeds, rows, columns = h.shape
         head_kernel[(rows, seeds)](
             h, self.weights[-1], self.biases[-1], energy, pull, g, rows, rows // 2, columns,
             self.slope, self.temperature, self.training.l2, N=triton.next_power_of_2(columns),
         )  # fmt: skip
-
-    def advance(self) -> None:
-        self.steps += 1
-        one, two = 1 - self.betas**self.steps
-        self.corrections.copy_(torch.stack([one, two.sqrt()]))
 
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
         seeds, inner, rows = g.shape
