@@ -75,12 +75,6 @@ def test_noise_of_several_moves_is_drawn_together_and_none_too_much(dtype, monke
     assert torch.equal(uniform, torch.rand(3, generator=theirs, dtype=dtype))
 
 
-def test_without_a_generator_the_seed_is_0():
-    sampler = of.Langevin(steps=2, noise_std=(1.0, 1.0))
-    found, expected = (of.run_chains(quadratic, torch.ones(3, 2), sampler, generator=g) for g in (None, generator(0)))
-    assert torch.equal(found.ends, expected.ends)
-
-
 def test_schedules_are_straight_lines():
     seen = []
 
@@ -240,28 +234,6 @@ class TestStarts:
         assert torch.equal(source.get_state(), before)
         assert torch.equal(start.begin(real[:1], source), real[:1])
         assert start.state() == {}
-
-    @pytest.mark.parametrize("size", [4, 6, 10])
-    def test_replay_step_by_step(self, size):
-        """Three batches, with the same numbers drawn here; a chain whose number is the share itself is not renewed."""
-        mine, theirs = generator(), generator()
-        buffer, start = None, make_start("replay", None, size, 0.5)
-        torch.set_default_dtype(torch.float64)  # what a caller has chosen for itself
-        try:
-            for number in range(3):
-                new = torch.randn(6, 3, generator=mine, dtype=torch.float32)
-                buffer = new[[i % 6 for i in range(max(size, 6))]] if buffer is None else buffer
-                chosen = torch.randperm(len(buffer), generator=mine)[:6]
-                drawn = torch.rand(6, generator=mine, dtype=torch.float32)
-                start.fresh_share = float(drawn[2])
-                expected = [new[i] if drawn[i] < drawn[2] else buffer[chosen[i]] for i in range(6)]
-                assert torch.equal(start.begin(self.real, theirs), torch.stack(expected))
-                ends = torch.full((6, 3), float(number), dtype=torch.float32)
-                buffer[chosen] = ends
-                start.end(ends)
-                assert torch.equal(start.state()["start.buffer"], buffer)
-        finally:
-            torch.set_default_dtype(torch.float32)
 
 
 # Where points may live: lengths of 1, zero rows, and features of any magnitude

@@ -42,16 +42,6 @@ def test_parameters_are_those_of_the_appendix():
     assert_close(p.eigenvectors @ p.eigenvalues.diag() @ p.eigenvectors.T, covariance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_log_density_is_that_of_torch_distributions(dtype):
-    z, labels = data()
-    mixture = of.MixturePrior().fit(z, labels)
-    new = data(seed=1)[0]
-    expected = reference(z, labels).log_prob(new)
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-3
-    assert_close(mixture.log_prob(new.to(dtype)).double(), expected, rtol=tolerance, atol=tolerance)
-
-
 def test_whitened_classes_have_unit_covariance():
     z, labels = data(n=500)
     w = of.MixturePrior().fit(z, labels).whiten(z)

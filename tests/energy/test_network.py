@@ -56,16 +56,6 @@ def test_a_sine_network_draws_its_frequencies_first():
     torch.testing.assert_close(found(z), rest(torch.cat([angles.sin(), angles.cos()], dim=1)))
 
 
-@pytest.mark.parametrize("recipe", [of.MLP(hidden=9, depth=1), SineMLP(hidden=9, depth=1, frequencies=4)])
-def test_seeds_decide_and_the_global_generator_is_left_alone(recipe):
-    before = torch.get_rng_state()
-    one, again, two = (weights(recipe.build(5, seed)) for seed in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert same(one, again)
-    random = [name for name in one if one[name].numel()]
-    assert not any(torch.equal(one[name], two[name]) for name in random)
-
-
 @configurable
 class Careless:
     """A recipe that takes its weights from the global generator and does not look at the seed."""

@@ -91,21 +91,6 @@ def test_carrying_what_is_known_changes_no_chain(sampler, book, project):
     assert torch.equal(found.ends, expected)
 
 
-@pytest.mark.parametrize("sampler", [LANGEVIN, MALA, HMC])
-def test_a_start_that_has_a_graph_is_cut_from_it(sampler):
-    weight = torch.ones(4, 5, requires_grad=True)
-    plain = torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
-    expected = of.run_chains(Counting(), plain, sampler).ends
-    ends = of.run_chains(Counting(), plain * weight, sampler).ends
-    assert torch.equal(ends, expected)
-    assert not ends.requires_grad
-    assert not plain.requires_grad
-    assert weight.grad is None
-    leaf = plain.clone().requires_grad_()
-    of.run_chains(Counting(), leaf, sampler)
-    assert leaf.grad is None
-
-
 BAD_STEPS = [-1, 2.5, "5", None, True, float("nan"), float("inf"), 10**30, (3,)]
 BAD_SCHEDULES = [
     0.1, None, "ab", (0.1,), (0.1, 0.1, 0.1), [0.1, 0.1], (-1e-9, 1.0), (1.0, float("nan")), (1.0, float("inf")),

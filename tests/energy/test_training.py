@@ -247,23 +247,3 @@ def test_seeds_are_not_mixed_up():
     together = trained(3, 2, seeds=(0, 1))
     for seed, found in zip((0, 1), together, strict=True):
         assert close(weights(found), mean_of([trained(epochs, seeds=(seed,))[0] for epochs in (2, 3)]))
-
-
-@pytest.mark.parametrize("stop", [4, 9])
-def test_a_fit_that_was_cut_off_ends_with_the_same_bits(stop, tmp_path, monkeypatch):
-    whole = trained(3, 2, start="replay")[0]
-    steps, run = [], InTurn.run
-
-    def interrupted(self, real):
-        if len(steps) == stop - 1:
-            raise KeyboardInterrupt
-        steps.append(0)
-        return run(self, real)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(InTurn, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            trained(3, 2, start="replay", checkpoint=tmp_path / "c.safetensors")
-    for _ in range(2):  # the second finds all of it done
-        found = trained(3, 2, start="replay", checkpoint=tmp_path / "c.safetensors")[0]
-        assert all(torch.equal(a, b) for a, b in zip(weights(found).values(), weights(whole).values(), strict=True))

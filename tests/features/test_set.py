@@ -76,13 +76,8 @@ def test_bad_input_is_named(arguments, words):
     assert isinstance(caught.value, of.OutfieldError)
 
 
-def test_rows():
+def test_sets_are_joined():
     data = make_set(n=10)
-    assert len(data[2:5]) == 3
-    assert torch.equal(data[[1, 3]].labels, data.labels[[1, 3]])
-    assert len(data[data.labels == 1]) == int((data.labels == 1).sum())
-    assert torch.equal(data[::-1].labels, data.labels.flip(0))
-    assert torch.equal(data[np.array([2, 0])].features, data.features[[2, 0]])
     joined = of.FeatureSet.join([data[:4], data[4:]])
     assert all(torch.equal(a, b) for a, b in zip(joined.tensors().values(), data.tensors().values(), strict=True))
     with pytest.raises(of.InputError, match="different fields"):

@@ -117,12 +117,6 @@ class TestChoice:
         assert list(alone) == ["swapped"]
         assert one.by_level() == {"near": {"mixed": one["mixed"]}, "far": {"swapped": one["swapped"]}}
 
-    def test_the_rows_are_left_as_they_are(self):
-        data = rows()
-        before = data.features.clone()
-        of.feature_stand_ins(data)
-        assert torch.equal(data.features, before)
-
     @pytest.mark.parametrize(("data", "arguments", "error", "message"), [
         (np.eye(3), {}, of.InputError, "features is a ndarray; it must be a FeatureSet"),
         (of.FeatureSet([[1.0]]), {}, of.InputError, "at least two are needed"),

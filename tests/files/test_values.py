@@ -64,7 +64,6 @@ REFUSED = {
     "a dictionary": lambda: {"features": [[1.0]]},
     "text": lambda: "1 2 3",
     "numbers as text": lambda: [["1", "2"]],
-    "bytes": lambda: np.array([[b"1"]]),
     "dates": lambda: np.array([["2020-01-01"]], "datetime64[D]"),
     "objects": lambda: np.array([[1.0, 2.0]], object),
     "a structured array": lambda: np.zeros((2, 2), [("a", "f4"), ("b", "f4")]),
@@ -79,12 +78,9 @@ REFUSED = {
     "integers beyond int64": lambda: [[2**70]],
     "integers beyond float64": lambda: np.array([[HUGE]]),
     "negative integers beyond float64": lambda: np.array([[-HUGE]]),
-    "a negative integer beyond float64 above a small one": lambda: np.array([[-HUGE, 5]]),
     "unsigned integers beyond float64": lambda: np.array([[2**64 - 1]], np.uint64),
     "an object that fails": lambda: Says(RuntimeError("no array today")),
-    "an object that gives no array": lambda: Says([1.0]),
     "tensor: complex": lambda: torch.ones(2, 2, dtype=torch.complex64),
-    "tensor: half complex": lambda: torch.ones(2, 2).to(torch.complex32),
     "tensor: bool": lambda: torch.ones(2, 2, dtype=torch.bool),
     "tensor: float8": lambda: torch.ones(2, 2).to(torch.float8_e4m3fn),
     "tensor: meta": lambda: torch.ones(2, 2, device="meta"),
@@ -126,18 +122,6 @@ def mapped(array, path):
     return np.load(path, mmap_mode="r")
 
 
-def unaligned(array):
-    room = np.zeros(array.nbytes + 1, np.uint8)
-    room[1:] = array.view(np.uint8).ravel()
-    return room[1:].view(array.dtype).reshape(array.shape)
-
-
-def one_field_of_a_table(array):
-    table = np.zeros(array.shape, [("flag", "u1"), ("value", "f8")])
-    table["value"] = array
-    return table["value"]
-
-
 TAKEN = {
     "lists": lambda _: VALUES,
     "tuples of arrays": lambda _: tuple(np.array(row) for row in VALUES),
@@ -151,14 +135,10 @@ TAKEN = {
        for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int64)},
     "read-only": lambda _: read_only(np.array(VALUES)),
     "memory map": lambda path: mapped(np.array(VALUES), path / "a.npy"),
-    "memory map, big-endian": lambda path: mapped(np.array(VALUES, ">f4"), path / "a.npy"),
     "backwards": lambda _: np.array(VALUES)[::-1, ::-1],
     "every other": lambda _: np.arange(24.0).reshape(4, 6)[::2, ::2],
     "transposed": lambda _: np.array(VALUES).T,
-    "unaligned": lambda _: unaligned(np.array(VALUES)),
-    "one field of a table": lambda _: one_field_of_a_table(np.array(VALUES)),
     "repeated": lambda _: np.broadcast_to(np.array([1.0, 2.0]), (3, 2)),
-    "matrix": lambda _: np.asmatrix(VALUES),
     "masked array without masks": lambda _: np.ma.masked_array(VALUES),
     "an object": lambda _: Says(np.array(VALUES)),
     "large integers": lambda _: np.array([[BIG, -BIG], [2**53, 0]]),
@@ -166,7 +146,6 @@ TAKEN = {
     "tensor: needs gradients": lambda _: torch.tensor(VALUES, requires_grad=True),
     "tensor: subclass": lambda _: torch.tensor(VALUES).as_subclass(Tagged),
     "tensor: expanded": lambda _: torch.tensor([[1.0, 2.0]]).expand(5, 2),
-    "tensor: negative view": lambda _: torch.tensor([[1 + 2j, 3 - 4j]]).conj().imag,
     "tensor: inference": lambda _: torch.inference_mode()(lambda: torch.tensor(VALUES))(),
     "tensor: large integers": lambda _: torch.tensor([[BIG, -BIG]]),
 }  # fmt: skip

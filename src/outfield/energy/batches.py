@@ -94,9 +94,9 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
     elif data.picks_rows:
         yield RowsOnDisk(data, device)
     else:
-        with contextlib.ExitStack() as stack:
-            with as_ours("no temporary file could be made", StorageError, OSError, after=f"; {WAYS_OUT}"):
-                file = stack.enter_context(tempfile.TemporaryFile())
+        with as_ours("no temporary file could be made", StorageError, OSError, after=f"; {WAYS_OUT}"):
+            file = tempfile.TemporaryFile()  # noqa: SIM115
+        with file:
             yield _CopiedRows(data, device, file)
 
 

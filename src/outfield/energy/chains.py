@@ -189,6 +189,9 @@ class Evaluated(NamedTuple):
         return cls(z, *energy_and_grad(energy, z))
 
 
+Tried = tuple[Evaluated, Tensor]  # the new state, and whether each proposal was accepted (N,)
+
+
 def langevin_step(z: Tensor, grad: Tensor, step_size: float, noise_std: float, noise: Tensor) -> Tensor:
     """z − α ∇E(z) + σ ξ."""
     return z - step_size * grad + noise_std * noise
@@ -263,9 +266,7 @@ class MetropolisLangevin(Adjusted):
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size)
 
-    def move(
-        self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random
-    ) -> tuple[Evaluated, Tensor]:
+    def move(self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random) -> Tried:
         step_size = linear(self.step_size, t, self.steps)
         noise = random.normal(state.z)
         moved = langevin_step(state.z, state.grad, step_size, math.sqrt(2 * step_size), noise)
@@ -303,9 +304,7 @@ class HamiltonianMonteCarlo(Adjusted):
         _check(self.steps, step_size=self.step_size)
         require_number("leapfrog", self.leapfrog, least=1, most=MOST_STEPS, whole=True)
 
-    def move(
-        self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random
-    ) -> tuple[Evaluated, Tensor]:
+    def move(self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random) -> Tried:
         step_size = linear(self.step_size, t, self.steps)
         momentum = random.normal(state.z)
         total = state.energy + 0.5 * momentum.square().sum(1)
@@ -320,7 +319,7 @@ class HamiltonianMonteCarlo(Adjusted):
         return _metropolis(state, proposal, total - proposal.energy - 0.5 * momentum.square().sum(1), random)
 
 
-def _metropolis(state: Evaluated, proposal: Evaluated, log_ratio: Tensor, random: Random) -> tuple[Evaluated, Tensor]:
+def _metropolis(state: Evaluated, proposal: Evaluated, log_ratio: Tensor, random: Random) -> Tried:
     """Keep each proposal with probability min(1, exp(log_ratio)) (N,); a ratio that is not a number refuses it."""
     taken = random.uniform(state.z).log() < log_ratio
     pairs = (proposal.z, state.z), (proposal.grad, state.grad)

@@ -25,6 +25,7 @@ from outfield.modes import own_modes, products
 VERSION = 2  # of what a checkpoint holds
 CHECK_EVERY = 25  # batches between looks at the energies' size (each look waits for the device)
 
+Models = Sequence[CorrectedEnergy]
 # called after each step with (steps done, steps in all, history so far, of the first model)
 Progress = Callable[[int, int, History], None]
 
@@ -44,7 +45,7 @@ def train(
 
 
 def train_seeds(
-    models: Sequence[CorrectedEnergy],
+    models: Models,
     z: Rows,
     training: Training,
     sampler: Sampler,
@@ -77,13 +78,7 @@ class Run:
     """The state of a training loop between two steps: ``epoch`` epochs and ``batch`` batches of the next one are done."""
 
     def __init__(
-        self,
-        models: Sequence[CorrectedEnergy],
-        z: Rows,
-        training: Training,
-        sampler: Sampler,
-        project: Projection,
-        seeds: Sequence[int],
+        self, models: Models, z: Rows, training: Training, sampler: Sampler, project: Projection, seeds: Sequence[int]
     ) -> None:
         self.models, self.z, self.project, self.seeds = models, z, project, seeds
         self.training, self.sampler = training, sampler
@@ -245,15 +240,14 @@ class Keeper:
         if not self.path.exists():
             return
         header, tensors = read_record(self.path, "Checkpoint")
+        named, afresh = f"the checkpoint {self.path}", "delete it or name another file to start afresh"
         if header.get("version") != VERSION:
-            what = f"the checkpoint {self.path} was written by another version of Outfield and cannot be used"
-            raise FileFormatError(f"{what}; delete it or name another file to start afresh")
+            raise FileFormatError(f"{named} was written by another version of Outfield and cannot be used; {afresh}")
         for key, value in self.identity.items():
             there = header["identity"].get(key)
             if there != value:
                 what = ", ".join(differences(there, value)) if isinstance(value, dict) else ""
-                what = f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}"
-                raise InputError(f"{what}; delete it or name another file to start afresh")
+                raise InputError(f"{named} belongs to a fit with other {key}{f' ({what})' if what else ''}; {afresh}")
         self.run.take(header, tensors)
 
     def after_step(self, over: bool) -> None:

@@ -103,6 +103,7 @@ class History:
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Fit = tuple[CorrectedEnergy, Start, torch.Generator]  # a model, where its chains begin, and its source of randomness
 
 
 def loss_of(model: CorrectedEnergy, real: Tensor, negatives: Tensor, l2: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,19 +119,11 @@ def loss_of(model: CorrectedEnergy, real: Tensor, negatives: Tensor, l2: float) 
 class EagerStep:
     """The step of one fit (S = 1) in plain PyTorch: any network, prior, sampler, projection and start."""
 
-    def __init__(
-        self,
-        model: CorrectedEnergy,
-        training: Training,
-        sampler: Sampler,
-        project: Projection,
-        start: Start,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, fit: Fit, training: Training, sampler: Sampler, project: Projection) -> None:
+        model, self.start, self.generator = fit
         network = _Rounded(model.network) if training.precision == "bfloat16" else model.network
         self.model = CorrectedEnergy(network, model.temperature, model.prior, model.prior_temperature)
         self.training, self.sampler, self.project = training, sampler, project
-        self.start, self.generator = start, generator
         parameters = [p for p in model.network.parameters() if p.requires_grad]
         self.optimiser = torch.optim.Adam(parameters, **adam_settings(training))
 

@@ -78,7 +78,7 @@ def read(path: Path, part: str | None) -> Content:
         return dict(open_features(path).in_memory().tensors()), {}, None
     with open_to_read(path) as file:
         found, about, named = find(path, part, file)
-        names = unpacked(path, {name: array.read(file) for name, array in named.items()})
+        names = unpacked({name: array.read(file) for name, array in named.items()})
         return {name: array.read(file) for name, array in found.items()}, about, names
 
 
@@ -132,13 +132,11 @@ def packed(names: tuple[str, ...] | None) -> dict[str, Tensor]:
     return {BYTES: torch.from_numpy(content), ENDS: torch.from_numpy(ends)}
 
 
-def unpacked(path: Path, arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
+def unpacked(arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The names that :func:`packed` made arrays of; None where there are none."""
-    if not any(name in arrays for name in ARRAYS):
+    if len(arrays) < len(ARRAYS):
         return None
-    content, ends = (np.asarray(arrays.get(name, ())) for name in ARRAYS)
-    if not len(ends) or ends[-1] != len(content):
-        raise FileFormatError(f"{path} holds names of rows that cannot be read")
+    content, ends = (np.asarray(arrays[name]) for name in ARRAYS)
     whole, starts = content.tobytes(), [0, *ends[:-1].tolist()]
     return tuple(whole[start:end].decode(*NAME_CODING) for start, end in zip(starts, ends.tolist(), strict=True))
 

@@ -16,11 +16,11 @@ from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.formats import unpacked
+from outfield.features.formats import Places, unpacked
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.features.source import Rows, checked_names, rebatched
 from outfield.features.table_files import opened, parquet_file
-from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
+from outfield.files import NotInRowsError, PathLike, Stamp, find_npy
 from outfield.percent import counted
 
 ROWS_AT_ONCE = 8192  # rows of a Parquet file decoded together
@@ -76,13 +76,9 @@ class FeatureStream(FeatureSource):
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        stamps: Iterable[Stamp],
-        about: dict[str, str] | None = None,
-        names: Mapping[str, StoredArray] | None = None,
+        self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp], about: dict[str, str], names: Places
     ) -> None:
-        self._about, self._names = about or {}, names or {}
+        self._about, self._names = about, names
         self._shapes = {name: tuple(shapes[name]) for name in FIELDS if name in shapes}
         self._stamps = tuple(dict.fromkeys(stamps))
         for name, shape in self._shapes.items():
@@ -99,7 +95,7 @@ class FeatureStream(FeatureSource):
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        found = unpacked(self._stamps[0].path, {name: array.read() for name, array in self._names.items()})
+        found = unpacked({name: array.read() for name, array in self._names.items()})
         with as_ours(str(self._stamps[0].path), FileFormatError, InputError):
             return checked_names(found, len(self))
 
@@ -148,9 +144,7 @@ class FeatureStream(FeatureSource):
 class _ArrayStream(FeatureStream):
     """Arrays whose rows lie one after the other in files."""
 
-    def __init__(
-        self, arrays: Mapping[str, StoredArray], about: dict[str, str], names: Mapping[str, StoredArray] | None = None
-    ) -> None:
+    def __init__(self, arrays: Places, about: dict[str, str], names: Places) -> None:
         shapes = {name: array.shape for name, array in arrays.items()}
         super().__init__(shapes, [array.stamp for array in arrays.values()], about, names)
         self._arrays = arrays
@@ -202,7 +196,7 @@ class _ParquetStream(FeatureStream):
                 raise InputError(f"{path} has no rows; at least one is needed")
             first = next(file.iter_batches(1, columns=self._wanted(tuple(self._columns))))
             values = formats.values_of(path, first, self._columns)
-        super().__init__({name: (rows, *value.shape[1:]) for name, value in values.items()}, [stamp])
+        super().__init__({name: (rows, *value.shape[1:]) for name, value in values.items()}, [stamp], {}, {})
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         return [column for name in names for column in self._columns[name]]

@@ -237,11 +237,7 @@ class TablePreprocessing:
 
     @classmethod
     def of_json(cls, said: Mapping[str, Any]) -> Self:
-        """What :meth:`to_json` made.
-
-        Raises:
-            FileFormatError: It is something else.
-        """
+        """What :meth:`to_json` made."""
         with as_ours("this is no preprocessing of a table", FileFormatError, *MALFORMED):
             columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}) for own in said["columns"])
             return cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])

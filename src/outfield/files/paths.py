@@ -66,9 +66,8 @@ def resolved(path: Path) -> Path:
     """Where a file is written: a link stays a link, and its target is replaced."""
     with as_ours(f"cannot write {path}", StorageError, OSError, RuntimeError):  # RuntimeError: a loop of links
         target = path.resolve()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if not stat.S_ISREG(target.stat().st_mode):
-                raise FileExistsError("it is there and is not an ordinary file")
+        if target.exists() and not target.is_file():
+            raise FileExistsError("it is there and is not an ordinary file")
     return target
 
 

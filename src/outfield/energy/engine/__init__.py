@@ -26,29 +26,17 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import (
-    Langevin,
-    Projection,
-    Sampler,
-    Start,
-    identity,
-    linear,
-    moves_at_once,
-    relu_sphere,
-    sphere,
-)
+from outfield.energy.chains import PROJECTIONS, Langevin, Projection, Sampler, linear, moves_at_once
 from outfield.energy.engine.torch_operations import Positions, TorchOperations
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.training_step import EagerStep, InTurn, Training
+from outfield.energy.training_step import EagerStep, Fit, InTurn, Training
 from outfield.errors import InputError
 from outfield.modes import products
 
 if TYPE_CHECKING:
     from outfield.energy.engine.triton_operations import TritonOperations
 
-Fit = tuple[CorrectedEnergy, Start, torch.Generator]  # a model, where its chains begin, and its source of randomness
-PROJECTIONS = (identity, sphere, relu_sphere)
 LANES = 4  # parallel branches of a recording
 
 
@@ -63,17 +51,14 @@ def make_step(
     fused = training.engine != "eager" and reason is None
     training = replace(training, precision=_precision(training.precision, z.device, fused))
     if not fused:
-        return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in fits])
+        return InTurn([EagerStep(fit, training, sampler, project) for fit in fits])
     langevin = cast(Langevin, sampler)
     if has_triton(z.device):
         from outfield.energy.engine.triton_operations import TritonOperations
 
-        kernels = TritonOperations(models, training, project, batch_size)
-        return FusedStep(fits, kernels, training, langevin, batch_size)
+        return FusedStep(fits, TritonOperations(models, training, project, batch_size), langevin, batch_size)
     pieces = [TorchOperations(model, training, project) for model in models]
-    return InTurn(
-        [FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in zip(fits, pieces, strict=True)]
-    )
+    return InTurn([FusedStep([fit], piece, langevin, batch_size) for fit, piece in zip(fits, pieces, strict=True)])
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:
@@ -91,7 +76,7 @@ def obstacle(model: CorrectedEnergy, sampler: Sampler, project: Projection, z: T
         return "the network is not a chain of float32 Linear layers with LeakyReLU (of one positive slope) between them"
     if type(sampler) is not Langevin:
         return f"the sampler is {type(sampler).__name__}, not Langevin"
-    if project not in PROJECTIONS:
+    if project not in PROJECTIONS.values():
         return "the projection is not one of Outfield's own"
     if not (model.prior is None or type(model.prior) is MixturePrior):
         return f"the prior is {type(model.prior).__name__}, not MixturePrior"
@@ -125,21 +110,16 @@ class FusedStep:
     """The order of a step's pieces, and their buffers, for S fits of one shape; ``operations`` update the parameters in place."""
 
     def __init__(
-        self,
-        fits: Sequence[Fit],
-        operations: TorchOperations | TritonOperations,
-        training: Training,
-        sampler: Langevin,
-        batch_size: int,
+        self, fits: Sequence[Fit], operations: TorchOperations | TritonOperations, sampler: Langevin, batch_size: int
     ) -> None:
         models, self.starts, self.generators = zip(*fits, strict=True)
         # Starts that remember nothing are part of the recorded sequence; others look at their memory before it.
         self.remembers = any(start.remembers for start in self.starts)
         layers = cast(Layers, layers_of(models[0].network))
-        self.training, self.sampler, self.operations = training, sampler, operations
+        self.training, self.sampler, self.operations = operations.training, sampler, operations
         first = layers.linears[0]
         device, seeds = first.weight.device, len(models)
-        operands = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        operands = torch.bfloat16 if self.training.precision == "bfloat16" else torch.float32
         widths = [linear_.out_features for linear_ in layers.linears[:-1]]
 
         def buffers(rows: int, dtype: torch.dtype, *columns: int) -> list[Tensor]:
