@@ -96,13 +96,6 @@ def test_batches_from_disk_are_those_from_memory(on_disk, size, monkeypatch):
     assert asked.firsts == starts  # each once, and none beyond the last
 
 
-def test_the_next_batch_is_read_ahead(on_disk, monkeypatch):
-    asked, read = Asked(on_disk, monkeypatch), Batches(on_disk, 10)
-    read.take(ORDERS, 0)
-    read.coming[1].result()
-    assert asked.firsts == [ORDERS[0, 0].item(), ORDERS[0, 10].item()]
-
-
 def test_a_broken_row_is_told_when_its_turn_comes(tmp_path):
     broken = FEATURES.clone()
     broken[ORDERS[0, 12]] = torch.nan

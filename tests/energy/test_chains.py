@@ -192,12 +192,6 @@ class TestStarts:
                 start.end(begin)
         assert (begin.device, begin.dtype, begin.shape) == (self.real.device, torch.float32, self.real.shape)
 
-    def test_one_kept_end_is_remembered(self):
-        start = make_start("replay", None, 1, 0.0)
-        start.begin(self.real[:1], generator())
-        start.end(torch.full((1, 3), 7.0))
-        assert start.begin(self.real[:1], generator()).tolist() == [[7, 7, 7]]
-
     def test_replay_that_was_loaded_waits_for_its_first_batch(self):
         start = make_start("replay", None, 6, 0.0)
         start.load_state({"start.buffer": torch.arange(18.0).view(6, 3)})

@@ -426,14 +426,6 @@ class TestOnDisk:
         assert torch.equal(in_memory.model_.network[0].weight, streamed.model_.network[0].weight)
 
 
-def test_tiles_fit_the_shared_memory_of_smaller_gpus():
-    triton_operations = pytest.importorskip("outfield.energy.engine.triton_operations")
-    for memory in (64 * 2**10, 97 * 2**10, 225 * 2**10):
-        for rows_, columns, seeds in ((256, 512, 1), (1024, 512, 4), (4096, 1024, 8)):
-            tile = triton_operations.tile_for(rows_, columns, 1024, seeds, 2, 82, memory, least=256)
-            assert (tile.M + tile.N) * max(tile.K, 256) * 2 * tile.stages <= memory
-
-
 def test_rows_in_double_are_left_to_the_eager_step():
     z = torch.rand(60, 4).double()
     model = of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(4, 0))

@@ -69,13 +69,6 @@ def test_few_small_or_equal_numbers():
     assert equal.bias.tolist() == [2.0, 5.0]
 
 
-def test_a_device_of_the_caller_s_choice_is_left_to_the_caller():
-    data = with_logits(rows())
-    with torch.device("meta"):
-        head = head_of(data)
-    assert head.weight.device.type == head.bias.device.type == "cpu"
-
-
 def test_a_stream_gives_the_same(tmp_path):
     data = with_logits(rows(9000))
     data.save(tmp_path / "f.npz")

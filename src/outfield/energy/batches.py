@@ -140,6 +140,6 @@ def projection_for(name: str, z: Rows) -> str:
     """The name of a projection; "auto" is "relu_sphere" where no entry of the training rows is negative, else "sphere"."""
     if name == "auto":
         pieces = [z] if isinstance(z, Tensor) else z.pieces()
-        return "relu_sphere" if min([bool((piece >= 0).all()) for piece in pieces]) else "sphere"
+        return "relu_sphere" if all(bool((piece >= 0).all()) for piece in pieces) else "sphere"
     require_choice("projection", name, ("auto", *PROJECTIONS))
     return name

@@ -132,8 +132,8 @@ class ClassStatistics:
                     if len(waiting) == AHEAD * workers:
                         waiting.popleft().result()
                     waiting.append(pools[i % workers].submit(sums[i % workers].add, rows, labels))
-                while waiting:
-                    waiting.popleft().result()
+                for one in waiting:
+                    one.result()
         parts = [part.statistics() for part in sums if not part.empty]
         if not parts:
             raise InputError("there are no pieces to take statistics of; at least one is needed")

@@ -231,12 +231,8 @@ class Column:
     def entries_of(self, cells: Cells) -> np.ndarray:
         """Cells as entries of rows (N, E), float64."""
         if self.kind == TEXT:
-            place = {level: index for index, level in enumerate(self.levels)}
-            found = np.zeros((len(cells.values), len(self.levels)))
-            for row, text in enumerate(cells.values):
-                if text in place:
-                    found[row, place[text]] = 1.0
-            return found
+            place, unseen = {level: index for index, level in enumerate(self.levels)}, len(self.levels)
+            return np.eye(unseen + 1, unseen)[[place.get(text, unseen) for text in cells.values]]
         filled = np.where(cells.missing, self.median, cells.values)
         with np.errstate(over="ignore", divide="ignore"):
             return np.asarray((filled - self.mean) / self.scale)[:, None]

@@ -8,7 +8,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -71,12 +71,12 @@ def whole_parquet(file: Any, columns: Sequence[str] | None = None) -> Any:
 
 def csv_header(path: Path, file: BinaryIO) -> list[str]:
     """The names in the first line of a CSV."""
-    try:
+    with _is_text(path), as_ours(f"{path} cannot be read as csv", FileFormatError, csv.Error):
         return next(csv.reader([file.readline().decode("utf-8-sig")]), [])
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except csv.Error as error:
-        raise FileFormatError(f"{path} cannot be read as csv: {error}") from error
+
+
+def _is_text(path: Path) -> AbstractContextManager[None]:
+    return as_ours(f"{path} is not UTF-8 text", FileFormatError, UnicodeDecodeError)
 
 
 Uneven = dict[int, str] | None
@@ -203,11 +203,9 @@ def _first(path: Path, names: Sequence[str], there: Sequence[str]) -> str:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with io.TextIOWrapper(io.BufferedReader(open_to_read(path)), encoding="utf-8-sig", newline="") as file:
-        try:
-            yield from file
-        except UnicodeDecodeError as error:
-            raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    content = io.BufferedReader(open_to_read(path))
+    with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file, _is_text(path):
+        yield from file
 
 
 def _csv_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
@@ -231,10 +229,8 @@ def _json_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        try:
+        with as_ours(f"{path}, line {number}, cannot be read as JSON", FileFormatError, ValueError, RecursionError):
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{path}, line {number}, cannot be read as JSON: {error!s:.100}") from error
         if not isinstance(row, dict):
             raise FileFormatError(f"{path}, line {number}, is no JSON object")
         rows.append(row)

@@ -31,11 +31,9 @@ A_DAY = 86_400.0  # Seconds after which such a file counts as abandoned
 
 def as_path(value: Any, name: str = "path") -> Path:
     """A checked path."""
-    try:
+    with as_ours(f"{name} is {value!r:.100}; it must be a path", InputError, TypeError, UnicodeEncodeError):
         text = os.fspath(value)
         os.fsencode(text)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{name} is {value!r:.100}; it must be a path: a text or a pathlib.Path") from error
     if not isinstance(text, str) or not text or "\0" in text:
         raise InputError(f"{name} is {value!r:.100}; it must be a path: a text, not empty and without NUL characters")
     return Path(text)
