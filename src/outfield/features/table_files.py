@@ -34,7 +34,7 @@ from outfield.percent import counted
 TABLE_ENDINGS = (".csv", ".parquet")  # of files that hold tables
 COLUMN_ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")  # of files that a single column is read from
 INDEX = r"__index_level_\d+__"  # what pandas calls the index of a frame in a Parquet file; it is no column of the frame
-BLOCK = 2**24  # bytes of a CSV parsed together; no row may be longer
+BLOCK = 2**23  # bytes of a CSV parsed together; no row may be longer
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 THREADED = 1000  # columns up to which reading on several threads pays
 
