@@ -25,9 +25,9 @@ class Slow:
         return self.batches[-1]
 
 
-def job(guard, *numbers, seconds=120.0):
+def job(guard, *numbers):
     rows = torch.tensor(numbers, dtype=torch.uint8)[:, None, None, None].repeat(1, 1, 1, 3)
-    return Job(guard, rows, time.monotonic() + seconds)
+    return Job(guard, rows)
 
 
 @pytest.fixture
@@ -92,13 +92,11 @@ def test_what_nobody_waits_for_is_left_out(batcher):
     guard = Slow(0.2)
     batcher.submit(job(guard, 1))
     time.sleep(0.05)
-    late, cancelled, good = job(guard, 2, seconds=0.01), job(guard, 3), job(guard, 4)
-    for one in (late, cancelled, good):
+    cancelled, good = job(guard, 3), job(guard, 4)
+    for one in (cancelled, good):
         batcher.submit(one)
     assert cancelled.answer.cancel()
     assert good.answer.result(60) == [4]
-    with pytest.raises(TimeoutError):
-        late.answer.result(60)
     assert guard.batches == [[1], [4]]
 
 
@@ -108,5 +106,3 @@ def test_stopping_finishes_what_was_accepted():
     answers = [batcher.submit(job(guard, number)) for number in range(5)]
     batcher.stop()
     assert [one.result(0) for one in answers] == [[number] for number in range(5)]
-    with pytest.raises(RuntimeError, match="stopped"):
-        batcher.submit(job(guard, 1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from starlette.exceptions import HTTPException
 
 from outfield.config import require, require_number
 from outfield.errors import InputError, StorageError, as_ours
@@ -64,8 +65,7 @@ class Settings:
     token: str | None = None  # which clients must send
     drift_state: Path | None = None  # file that keeps what was seen
     keep: Keep | None = None  # inputs that are kept for review
-    save_every: float = 5.0  # seconds between two times that it is written
-    look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
+    look_every: float = 1.0  # seconds between two looks for a changed guard; at each fifth what was seen is written
     device: str = "auto"  # where the networks run
     otlp: str | None = None  # address of an OpenTelemetry collector
     drain: float = 5.0  # seconds for which a service that was asked to end takes requests and says that it is not ready
@@ -84,12 +84,8 @@ def read_token(file: Path | None, environment: str | None) -> str | None:
     return token
 
 
-class Refused(Exception):  # noqa: N818  # not a failure of ours
+class Refused(HTTPException):  # not a failure of ours
     """An answer other than 200; the message says what was wrong, and what would be right."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers or {})
 
 
 def busy(why: str) -> Refused:

@@ -77,10 +77,8 @@ class Model:
 
     def save(self) -> None:
         """Write what was seen, if there is anything new; a file that cannot be written is logged."""
-        if self.state is None:
-            return
         seen = self.drift.summary()["samples"]
-        if seen == self._saved:
+        if self.state is None or seen == self._saved:
             return
         try:
             self.drift.save(self.state)
