@@ -18,8 +18,7 @@ from outfield.files import PathLike, as_path
 from outfield.guard import Guard
 
 TYPES = {"uint8": "UINT8", "float32": "FP32", "bool": "BOOL", "int64": "INT64"}
-MOST_ROWS = 64
-"""Images that the server may put together."""
+MOST_ROWS = 64  # images that the server may put together
 BATCHING = "dynamic_batching {\n  max_queue_delay_microseconds: 1000\n}"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,8 @@ from outfield.scale.catalog import Part, catalog
 from outfield.scale.cluster import connected, error_text, mapped, worker_count
 from outfield.scale.storage import Place
 
-PART_ROWS = 16_384
-"""Rows of a part, which a worker that fits a mixture holds at a time."""
-SHARES = 64
-"""Shares of the parts, at most, for any number of workers: the order of additions depends on the source alone."""
+PART_ROWS = 16_384  # of which a worker that fits a mixture holds one part at a time
+SHARES = 64  # of the parts, at most, for any number of workers: the order of additions depends on the source alone
 FIELDS = ("classes", "counts", "means", "scatter")
 
 
@@ -80,12 +78,9 @@ class Gatherer:
         (number,), (texts,) = batch["number"], batch["parts"]
         content, error = b"", ""
         try:
-            found = self.detector.statistics(self._rows(str(texts)))
+            parts = map(Part.of_text, str(texts).splitlines())
+            found = self.detector.statistics(part.features((self.detector.field, "labels")) for part in parts)
             content = save({name: getattr(found, name).cpu().contiguous() for name in FIELDS})
         except OutfieldError as problem:
             error = error_text(problem)
         return {"number": [int(number)], "statistics": [content], "error": [error]}
-
-    def _rows(self, texts: str) -> Iterator[Any]:
-        for text in texts.splitlines():
-            yield Part.of_text(text).features((self.detector.field, "labels"))
