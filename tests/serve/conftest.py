@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+import outfield as of
+
 CHROMIUM = "/usr/bin/chromium"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
@@ -15,6 +17,19 @@ def files(tmp_path_factory):
     from tests.helpers.service import guard_files  # needs the extra, which a machine with a GPU may lack
 
     return guard_files(tmp_path_factory.mktemp("guards"))
+
+
+@pytest.fixture(scope="session")
+def row_guards(tmp_path_factory):
+    """A folder of guards of rows: ``people`` and ``sizes`` of tables, ``plain`` of features."""
+    from tests.guard.test_rows import people
+    from tests.helpers.samples import make_set
+
+    folder, guard = tmp_path_factory.mktemp("row guards"), of.Guard
+    guard.build_rows(people(400, 0), label="group", missing="median").save(folder / "people.guard")
+    guard.build_rows(people(400, 0)[["size", "weight"]]).save(folder / "sizes.guard")
+    guard.build_rows(make_set(n=300), detector="SSD").save(folder / "plain.guard")
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -73,17 +73,6 @@ class TestTriton:
         assert found.as_numpy("is_ood").tolist() == expected.is_ood.tolist()
         assert found.as_numpy("score") is None
 
-    def test_features(self, client, files, images):
-        guard = of.Guard.load(files["ssd"], device="cpu")
-        rows = guard.backbone.extract(of.ImageArray(np.stack(images)), workers=0)
-        inputs = []
-        for name in ("features", "logits"):
-            array = getattr(rows, name).numpy()
-            inputs.append(triton.InferInput(name, [*array.shape], "FP32"))
-            inputs[-1].set_data_from_numpy(array)
-        found = client.infer("ssd", inputs, headers=self.headers)
-        np.testing.assert_allclose(found.as_numpy("score"), guard(images).scores, rtol=1e-4)
-
     def test_errors_are_the_clients_own(self, client):
         one = triton.InferInput("image", [1], "BYTES")
         one.set_data_from_numpy(np.array([b"no image"], dtype=object))

@@ -37,17 +37,8 @@ STRUCTURED = {"specversion": "1.0", "id": "7", "source": "x", "type": "y"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guards of events")
-    of.Guard.build_rows(people(400, 0), label="group", missing="median").save(folder / "people.guard")
-    of.Guard.build_rows(people(400, 0)[["size", "weight"]]).save(folder / "sizes.guard")
-    of.Guard.build_rows(make_set(n=300), detector="SSD").save(folder / "plain.guard")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def service(files, folder):
-    with running(files["fused"], *(folder / f"{name}.guard" for name in ("people", "sizes", "plain"))) as found:
+def service(files, row_guards):
+    with running(files["fused"], *(row_guards / f"{name}.guard" for name in ("people", "sizes", "plain"))) as found:
         yield found
 
 
@@ -163,9 +154,9 @@ def test_a_broken_image_is_told_and_the_others_are_judged(service, images):
     assert [error is None for _, _, error in found] == [True, False]
 
 
-def test_rows_of_a_table(service, folder):
+def test_rows_of_a_table(service, row_guards):
     frame = [*people(4, 1).itertuples(index=False), *odd(2).itertuples(index=False)]
-    expected = of.Guard.load(folder / "people.guard")(of_rows(frame))
+    expected = of.Guard.load(row_guards / "people.guard")(of_rows(frame))
     rows = [dict(zip(("size", "weight", "town"), row[:3], strict=True)) for row in frame]
     assert near(post(service, {"instances": rows}, guard="people"), expected)
     assert near(post(service, {"instances": [[*row.values()] for row in rows]}, guard="people"), expected)
@@ -178,12 +169,12 @@ def of_rows(rows):
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
-def test_a_matrix_stands_for_the_columns_or_the_features(service, folder, datatype):
+def test_a_matrix_stands_for_the_columns_or_the_features(service, row_guards, datatype):
     frame = people(5, 1)[["size", "weight"]]
     answer = post(service, v2("predict", datatype, frame.to_numpy().tolist()), guard="sizes")
-    assert near(answer, of.Guard.load(folder / "sizes.guard")(frame))
+    assert near(answer, of.Guard.load(row_guards / "sizes.guard")(frame))
     rows = make_set(n=5, seed=1).features
-    expected = of.Guard.load(folder / "plain.guard")(of.FeatureSet(rows))
+    expected = of.Guard.load(row_guards / "plain.guard")(of.FeatureSet(rows))
     assert near(post(service, v2("input-0", datatype, rows.tolist()), guard="plain"), expected)
     assert near(post(service, v2("features", datatype, rows.tolist()), guard="plain"), expected)
     assert near(post(service, {"instances": rows.tolist()}, guard="plain"), expected)

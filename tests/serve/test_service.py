@@ -111,14 +111,6 @@ class TestInfer:
             assert found["is_ood"] == expected.is_ood.tolist()
             assert found["label"] == [one.class_index for one in expected]
 
-    def test_json_of_pixels_and_some_outputs(self, service, guard, images):
-        pixels = np.stack(images)
-        for data in (pixels.tolist(), pixels.ravel().tolist()):
-            one = {"name": "pixels", "datatype": "UINT8", "shape": [*pixels.shape], "data": data}
-            found = self.columns(self.infer(service, {"inputs": [one], "outputs": [{"name": "p_value"}]}))
-            assert [*found] == ["p_value"]
-            np.testing.assert_allclose(found["p_value"], guard(images).p_values, atol=0.02)
-
     def test_features_where_the_detector_needs_no_more(self, service, files, images):
         guard = of.Guard.load(files["ssd"], device="cpu")
         rows = guard.backbone.extract(of.ImageArray(np.stack(images)), workers=0)
@@ -437,8 +429,9 @@ class TestLimits:
             guard.judge_pixels = judge
             assert service.check(png(images[0])).status_code == 200
 
-    def test_concurrent_requests_share_a_batch(self, files, images):
-        with running(files["ssd"], limits=Limits(wait=1.0)) as service:
+    def test_concurrent_requests_share_a_batch(self, files, images, monkeypatch):
+        monkeypatch.setattr("outfield.serve.batcher.WAIT", 1.0)
+        with running(files["ssd"]) as service:
             model = service.service.model(None)
             sizes, judge = [], model.guard.judge_pixels
             model.guard.judge_pixels = lambda pixels: (sizes.append(len(pixels)), judge(pixels))[1]

@@ -10,8 +10,6 @@ from tests.helpers.service import running
 from tests.helpers.texts import guard_of_topics, sentences
 from tests.serve.test_events import HEADERS
 
-from outfield.serve import Keep
-
 pytest.importorskip("transformers")
 TEXTS = ["the car is a bus near the tram", 'bread, "soup"\nand rice', *sentences("food", 3)]
 
@@ -84,17 +82,6 @@ def test_the_inference_protocol(service, guard):
         asked = {"inputs": [{**told, "shape": shape, "data": TEXTS}]}
         answer = service.client.post("/v1/events", json=asked, headers=HEADERS)
         assert [one["score"] for one in answer.json()] == pytest.approx(wanted.scores)
-
-
-def test_what_is_kept_can_be_reviewed(guard, tmp_path):
-    guard.save(tmp_path / "topics.guard")
-    with running(tmp_path / "topics.guard", keep=Keep(tmp_path / "kept", sample=1.0)) as service:
-        check(service, ["the car is a bus"])
-        service.service.models["topics"].queue._writer.submit(lambda: None).result()
-        [item] = service.client.get("/v1/queue").json()["items"]
-        assert item["row"] == {"text": "the car is a bus"}
-        said = {"id": item["id"], "known": True, "class": "vehicles"}
-        assert service.client.post("/v1/feedback", json=said).json()["class"] == "vehicles"
 
 
 def test_the_page_takes_lines(opened, service):

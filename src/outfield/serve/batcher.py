@@ -16,33 +16,29 @@ from outfield.features import FeatureSet
 from outfield.guard import ExplainedVerdict, Guard, Verdict
 from outfield.serve.body import Rows
 
+WAIT = 0.004  # seconds for which a batch that is not full waits for images on their way
 COLUMNS_TOLD = 3  # of a row that is OOD, at most
 
 
 @dataclass(eq=False)
 class Job:
-    """One request: prepared images (N, h, w, C), rows of the network or columns of a table, and the guard that judges them.
-
-    Images of a guard of boxes have sizes of their own: a list of (3, H, W), which is judged by itself.
-
-    With ``why`` the verdicts on rows of a table name columns.
-    """
+    """One request: images or rows, and the guard that judges them."""
 
     guard: Guard
-    rows: Tensor | list[Tensor] | Rows
-    why: bool = False
+    rows: Tensor | list[Tensor] | Rows  # images (N, h, w, C), or for a guard of boxes (3, H, W) of sizes of their own
+    why: bool = False  # whether the verdicts on rows of a table name columns
     answer: Future[list[Verdict]] = field(default_factory=Future)
 
 
 class Batcher:
     """A queue of jobs, and the thread that works on them in their order.
 
-    A batch has ``batch`` images at most, unless one job has more; one that is not full waits up to ``wait`` seconds while more
-    images are on their way. ``done`` is called in the thread with the verdicts of each batch, before clients get the answer.
+    A batch has ``batch`` images at most, unless one job has more. ``done`` is called in the thread with the verdicts of each
+    batch, before clients get the answer.
     """
 
-    def __init__(self, name: str, batch: int, wait: float, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
-        self.batch, self.wait, self._done = batch, wait, done
+    def __init__(self, name: str, batch: int, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
+        self.batch, self._done = batch, done
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._coming = 0
@@ -80,7 +76,7 @@ class Batcher:
             self._changed.wait_for(lambda: self._jobs or self._stopping)
             if not self._jobs:
                 return []
-            self._changed.wait_for(lambda: self._fitting() is not None or self._coming <= 0, self.wait)
+            self._changed.wait_for(lambda: self._fitting() is not None or self._coming <= 0, WAIT)
             count = self._fitting() or len(self._jobs)
             return [self._jobs.popleft() for _ in range(count)]
 

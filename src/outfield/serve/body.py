@@ -37,29 +37,32 @@ class Bodies:
         self.limits, self.held = limits, 0
 
     @contextlib.asynccontextmanager
-    async def read(self, request: Request, deadline: float) -> AsyncIterator[bytearray]:
-        """The body, for as long as the block runs."""
-        body = bytearray()
+    async def read(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body, for as long as the block runs, which ends when the time of the request is over."""
+        body, has_come, began = bytearray(), False, request.scope["state"]["began"]
         try:
-            try:
-                self._check(int(request.headers.get("content-length", "0")))
-                if request.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise Refused(415, "the body is compressed (Content-Encoding); send it as it is")
-                async with asyncio.timeout(deadline - time.monotonic()):
+            async with asyncio.timeout(began + self.limits.timeout - time.monotonic()):
+                try:
+                    self._check(int(request.headers.get("content-length", "0")))
+                    if request.headers.get("content-encoding", "identity").lower() != "identity":
+                        raise Refused(415, "the body is compressed (Content-Encoding); send it as it is")
                     async for part in request.stream():
                         self._check(len(body) + len(part))
                         if self.held + len(part) > self.limits.held:
                             raise busy("the requests of all clients together are too long")
                         body += part
                         self.held += len(part)
-            except TimeoutError as error:
-                message = f"the request did not arrive within {self.limits.timeout:g} s"
-                raise Refused(408, message, {"Connection": "close"}) from error
-            except Refused as refused:
-                await drain(request, 4 * self.limits.body)
-                refused.headers = {**(refused.headers or {}), "Connection": "close"}
-                raise
-            yield body
+                except Refused as refused:
+                    await drain(request, 4 * self.limits.body)
+                    refused.headers = {**(refused.headers or {}), "Connection": "close"}
+                    raise
+                has_come = True
+                yield body
+        except TimeoutError as error:
+            if has_come:
+                raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
+            message = f"the request did not arrive within {self.limits.timeout:g} s"
+            raise Refused(408, message, {"Connection": "close"}) from error
         finally:
             self.held -= len(body)
 
@@ -264,16 +267,13 @@ def _object(row: Any, guard: Guard, it: str = "it") -> dict[str, Any]:
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:
-    with (
-        as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError),
-        np.errstate(over="ignore"),
-    ):
-        found = np.array(row, np.float32)
+    with as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError):
+        found = np.array(row, np.float64)
     if found.shape != (width,):
         raise InputError(f"it has {found.size} numbers; this guard takes {width}")
-    if not np.isfinite(found).all():
+    if not (np.abs(found) <= np.finfo(np.float32).max).all():
         raise InputError("a number is missing, infinite or above 3.4e38")
-    return found
+    return found.astype(np.float32)
 
 
 def _cells(line: list[str], names: list[str], kinds: Mapping[str, str]) -> dict[str, Any]:

@@ -21,14 +21,11 @@ class Limits:
     timeout: float = 30.0  # seconds for one request, from its first line to its answer
     queue: int = 256  # images of all requests to one guard at a time; beyond it clients are told to come back
     batch: int = 32  # images that a network is given at once, unless one request has more
-    wait: float = 0.004  # seconds for which a batch waits for images that are being decoded
-    connections: int = 1024  # clients at a time
 
     def __post_init__(self) -> None:
-        for name in ("body", "pixels", "images", "queue", "batch", "connections"):
+        for name in ("body", "pixels", "images", "queue", "batch"):
             require_number(name, getattr(self, name), least=1, whole=True)
         require_number("timeout", self.timeout, above=0, most=86_400)
-        require_number("wait", self.wait, least=0, most=1)
         require(self.images <= self.queue, "images", self.images, f"at most queue, {self.queue}")
 
     @property

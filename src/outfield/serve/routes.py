@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -54,15 +53,9 @@ PAGE |= dict.fromkeys(("/page.js", "/review.js", "/rows.js", "/boxes.js"), "text
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application; it stops the service when it ends."""
-
-    @contextlib.asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(service.stop)
-
+    """The application."""
     about: dict[str, Any] = {"title": "Outfield", "version": __version__, "responses": {"default": _ERRORS}}
-    app = FastAPI(**about, docs_url=None, redoc_url=None, lifespan=life)
+    app = FastAPI(**about, docs_url=None, redoc_url=None)
     app.add_middleware(Gate, service=service)
     for kind in (HTTPException, InputError):
         app.add_exception_handler(kind, _refuse)
@@ -146,15 +139,14 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
     @app.post("/v2/models/{name}/infer", tags=["Open Inference Protocol"], openapi_extra=_body(_TENSORS))
     async def infer(request: Request, name: str, version: str = "1") -> Response:
         """Scores, p-values, verdicts and labels of encoded images (BYTES), pixels (UINT8), features (FP32) or columns."""
-        model, deadline = model_of(name, version), _deadline(request, service)
+        model = model_of(name, version)
         if model.guard.reader.scored == "boxes":
-            raise InputError(
-                f"{model.name} judges the boxes of an image, which this protocol has no place for: POST /v1/check"
-            )
-        async with service.bodies.read(request, deadline) as body:
+            what = f"{model.name} judges the boxes of an image, which this protocol has no place for"
+            raise InputError(f"{what}: POST /v1/check")
+        async with service.bodies.read(request) as body:
             given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard
-            asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
-            verdicts = await service.work.judge(model, asked.given, deadline)
+            asked = await service.work.aside(protocol.parse, len(body), *given)
+            verdicts = await service.work.judge(model, asked.given)
         _count(service, request, model.name, verdicts)
         for row, one in enumerate(verdicts, 1):  # a tensor has no place for the error of one row
             if one.error is not None:
@@ -165,10 +157,6 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
             return Response(content, media_type="application/json")
         headers = {protocol.HEADER_LENGTH: str(json_length)}
         return Response(content, headers=headers, media_type="application/octet-stream")
-
-
-def _deadline(request: Request, service: Service) -> float:
-    return float(request.scope["state"]["began"] + service.settings.limits.timeout)
 
 
 def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict]) -> None:
@@ -187,17 +175,17 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
         What cannot be read has an error instead. With ``why`` the columns that make a row of a table OOD are named.
         """
-        model, deadline = service.model(guard), _deadline(request, service)
-        takes, work = model.guard.takes, service.work
+        model, work = service.model(guard), service.work
+        takes = model.guard.takes
         if why and takes != "table":
             raise InputError(f"why names columns of a table, but {model.name} looks at {takes}; leave it out")
-        async with service.bodies.read(request, deadline) as body:
-            kind, limits = request.headers.get("content-type", ""), service.settings.limits
-            uploads = await work.in_time(uploads_of(body, kind, limits), deadline)
+        async with service.bodies.read(request) as body:
+            kind = request.headers.get("content-type", "")
+            uploads = await uploads_of(body, kind, service.settings.limits)
             if takes == "images" or kind.startswith("image/"):
-                found = await work.images(model, [(one.name, one.content) for one in uploads], deadline)
+                found = await work.images(model, [(one.name, one.content) for one in uploads])
             else:
-                found = [verdict for one in uploads for verdict in await work.upload(model, one, deadline, why)]
+                found = [verdict for one in uploads for verdict in await work.upload(model, one, why)]
         _count(service, request, model.name, found)
         return _json([_plain(one) for one in found])
 
@@ -207,17 +195,16 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
         Another event that holds the verdicts of ``/v1/check`` answers it. Events of other types are not looked at (202).
         """
-        deadline, work = _deadline(request, service), service.work
-        async with service.bodies.read(request, deadline) as body:
-            event = await work.aside(event_of, len(body), deadline, request.headers, body)
+        work = service.work
+        async with service.bodies.read(request) as body:
+            event = await work.aside(event_of, len(body), request.headers, body)
             if not event.about["type"].endswith(".inference.request"):
                 return Response(status_code=202)
             if guard is None and len(service.models) > 1:
                 guard = event.about.get("inferenceservicename")
             model = service.model(guard)
             asked = event.data, event.header(protocol.HEADER_LENGTH), model.guard
-            given = await work.aside(protocol.logged, len(event.data), deadline, *asked)
-            found = await work.judge(model, given, deadline)
+            found = await work.judge(model, await work.aside(protocol.logged, len(event.data), *asked))
         _count(service, request, model.name, found)
         headers = answering(event, f"/v1/events?guard={quote(model.name)}")
         return Response(json.dumps([_plain(one) for one in found]), headers=headers, media_type="application/json")
@@ -290,7 +277,7 @@ def _add_reviews(app: FastAPI, service: Service) -> None:
     @app.post("/v1/feedback", tags=["Review"], openapi_extra=_body({"application/json": Feedback.model_json_schema()}))
     async def feedback(request: Request) -> Response:
         """What a person says of an item: known, of a class where the guard has classes, or unknown. It is kept, no more."""
-        async with service.bodies.read(request, _deadline(request, service)) as body:
+        async with service.bodies.read(request) as body:
             if len(body) > MOST_FEEDBACK:
                 raise Refused(413, f"feedback has at most {MOST_FEEDBACK:,} bytes: id, known and class of one item")
             try:
@@ -377,11 +364,8 @@ class Gate:
         self._headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         began, status = time.monotonic(), 0
-        scope["state"] = {**scope.get("state", {}), "began": began}
+        scope["state"] = {"began": began}
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -445,9 +429,8 @@ def check_head(scope: Scope, token: str | None) -> None:
     if token is None:
         # A foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
         if name is not None and here is not None and _is_loopback(str(here[0])) and not _is_loopback(name):
-            raise Refused(
-                403, "without a token only localhost and 127.0.0.1 are answered; ask for those, or set a token", close
-            )
+            what = "without a token only localhost and 127.0.0.1 are answered"
+            raise Refused(403, f"{what}; ask for those, or set a token", close)
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
     good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())

@@ -22,6 +22,7 @@ from outfield.serve.routes import make_app
 from outfield.serve.service import Service
 from outfield.serve.telemetry import tell
 
+CONNECTIONS = 1024  # clients at a time
 TLS = "--tls-cert {} and --tls-key {} cannot be used"
 
 
@@ -62,8 +63,12 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._ready()
+        self._ready()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await super().shutdown(sockets)
+        if not self.force_exit:
+            await asyncio.to_thread(self._service.stop)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -106,11 +111,10 @@ def make_server(
     """
     limits = service.settings.limits
     config = uvicorn.Config(
-        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="on",
+        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="off",
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=limits.connections, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
-        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=None if tls_cert is None else str(tls_cert),
-        ssl_keyfile=None if tls_key is None else str(tls_key),
+        limit_concurrency=CONNECTIONS, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
+        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
     )  # fmt: skip
     with as_ours(TLS.format(tls_cert, tls_key), InputError, OSError, ValueError):
         config.load()

@@ -7,8 +7,7 @@ import contextlib
 import io
 import math
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class Work:
-    """Turns requests into verdicts, all within their time."""
+    """Turns requests into verdicts."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -45,21 +44,21 @@ class Work:
         self._decoders.shutdown()
         self._parser.shutdown()
 
-    async def aside(self, function: Callable[..., T], size: int, deadline: float, *given: object) -> T:
+    async def aside(self, function: Callable[..., T], size: int, *given: object) -> T:
         """What a function makes of so many bytes; of many in another thread, since all clients would wait for it here."""
         if size <= AT_ONCE:
             return function(*given)
-        return await self.in_time(asyncio.get_running_loop().run_in_executor(self._parser, function, *given), deadline)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, function, *given)
 
-    async def judge(self, model: Model, given: list[Image] | Rows | Upload, deadline: float) -> list[Verdict]:
+    async def judge(self, model: Model, given: list[Image] | Rows | Upload) -> list[Verdict]:
         """Verdicts on what the inference protocol brings: images, rows, or a file of rows."""
         if isinstance(given, Upload):
-            return await self.upload(model, given, deadline)
+            return await self.upload(model, given)
         if isinstance(given, list):
-            return await self.images(model, [(None, one) for one in given], deadline)
-        return await self.rows(model, given, deadline)
+            return await self.images(model, [(None, one) for one in given])
+        return await self.rows(model, given)
 
-    async def images(self, model: Model, images: Sequence[tuple[str | None, Image]], deadline: float) -> list[Verdict]:
+    async def images(self, model: Model, images: Sequence[tuple[str | None, Image]]) -> list[Verdict]:
         """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
         guard, prepared, loop = model.guard, [], asyncio.get_running_loop()
         if guard.takes != "images":
@@ -69,18 +68,17 @@ class Work:
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
-                await self.in_time(loop.run_in_executor(self._decoders, self._bound, images), deadline)
+                await loop.run_in_executor(self._decoders, self._bound, images)
                 for number, (name, image) in enumerate(images):  # one by one: other requests have their turn
                     where = name or f"image {number}"
-                    work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where)
-                    prepared.append(await self.in_time(work, deadline))
+                    prepared.append(await loop.run_in_executor(self._decoders, self._prepare, guard, image, where))
                 good = [one for one in prepared if isinstance(one, Tensor)]
                 if good:
                     rows = good if guard.reader.scored == "boxes" else torch.stack(good)
                     answer = model.batcher.submit(Job(guard, rows))
             finally:
                 model.batcher.announce(-len(images))
-            judged = await self.in_time(asyncio.wrap_future(answer), deadline) if good else []
+            judged = await asyncio.wrap_future(answer) if good else []
         found = iter(judged)
         kind = ImageVerdict if guard.reader.scored == "boxes" else Verdict
         verdicts = [
@@ -91,24 +89,23 @@ class Work:
             model.queue.offer(guard, [image for _, image in images], verdicts)
         return verdicts
 
-    async def rows(self, model: Model, rows: Rows, deadline: float, why: bool = False) -> list[Verdict]:
+    async def rows(self, model: Model, rows: Rows, why: bool = False) -> list[Verdict]:
         """Verdicts on rows of features or of a table; of a table also why a row cannot be used."""
         count = len(rows) if isinstance(rows, FeatureSet) else max(map(len, rows.values()), default=0)
         with self._room(model, count):
             guard = model.guard
-            answer = model.batcher.submit(Job(guard, rows, why))
-            verdicts = await self.in_time(asyncio.wrap_future(answer), deadline)
+            verdicts = await asyncio.wrap_future(model.batcher.submit(Job(guard, rows, why)))
         if model.queue is not None:
             model.queue.offer(guard, rows, verdicts)
         return verdicts
 
-    async def upload(self, model: Model, upload: Upload, deadline: float, why: bool = False) -> list[Verdict]:
+    async def upload(self, model: Model, upload: Upload, why: bool = False) -> list[Verdict]:
         """Verdicts on the rows of a file; a file that has none to be read is an error of its own."""
         guard, before = model.guard, "" if upload.name is None else f"{upload.name} "
         try:
-            rows = await self.aside(rows_of, len(upload.content), deadline, upload, guard)
+            rows = await self.aside(rows_of, len(upload.content), upload, guard)
             good = [row for row in rows if not isinstance(row, InputError)]
-            found = iter(await self.rows(model, together(good, guard), deadline, why) if good else [])
+            found = iter(await self.rows(model, together(good, guard), why) if good else [])
         except InputError as error:
             if upload.name is None:
                 raise
@@ -129,14 +126,6 @@ class Work:
             yield
         finally:
             model.accepted -= count
-
-    async def in_time(self, work: Awaitable[T], deadline: float) -> T:
-        """What the work gives before the deadline."""
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await work
-        except TimeoutError as error:
-            raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
 
     def _bound(self, images: Sequence[tuple[str | None, Image]]) -> None:
         """Refuse too many pixels in all before any image is decoded; those that nobody will decode do not count."""

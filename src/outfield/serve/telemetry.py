@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,18 +95,14 @@ class Counts:
         ood = sum(bool(one.is_ood) for one in verdicts)
         self.samples.labels(name, "ood").inc(ood)
         self.samples.labels(name, "id").inc(len(verdicts) - ood)
-        _observe(self.scores.of[name].labels(name), (one.score for one in verdicts))
-        _observe(self.p_values.labels(name), (one.p_value for one in verdicts))
+        for one in verdicts:
+            for histogram, value in ((self.scores.of[name], one.score), (self.p_values, one.p_value)):
+                if value is not None and not math.isnan(value):
+                    histogram.labels(name).observe(value)
         self.batches.labels(name).observe(len(verdicts))
 
     def text(self) -> bytes:
         return prometheus_client.generate_latest(self.registry)
-
-
-def _observe(histogram: Histogram, values: Iterable[float | None]) -> None:
-    for value in values:
-        if value is not None and not math.isnan(value):
-            histogram.observe(value)
 
 
 log = logging.getLogger("outfield.serve")
@@ -180,8 +176,10 @@ class Otlp:
         about = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "outfield"), "service.version": __version__}
         self._resource = library("opentelemetry.sdk.resources", "otel").Resource.create(about)
         base = address.rstrip("/")
-        spans = traces.OTLPSpanExporter(f"{base}/v1/traces")
-        self._metrics = metrics.OTLPMetricExporter(f"{base}/v1/metrics")
+        spans, self._metrics = (
+            traces.OTLPSpanExporter(f"{base}/v1/traces"),
+            metrics.OTLPMetricExporter(f"{base}/v1/metrics"),
+        )
         self._exporters = {"spans": spans, "metrics": self._metrics}
         for what, exporter in self._exporters.items():
             exporter.export = self._told(exporter.export, what)
@@ -215,14 +213,12 @@ class Otlp:
         if route in QUIET:
             return
         method, end = method if method in METHODS else "_OTHER", time.time_ns()
-        told = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        told: dict[str, Any] = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        told |= {f"outfield.{name}": value for name, value in about.items()}
         span = self._tracer.start_span(
-            f"{method} {route}",
-            self._parents.extract(headers),
-            self._kinds.SpanKind.SERVER,
-            told | {f"outfield.{name}": value for name, value in about.items()},
+            f"{method} {route}", self._parents.extract(headers), self._kinds.SpanKind.SERVER, told,
             start_time=end - round(1e9 * seconds),
-        )
+        )  # fmt: skip
         if status >= 500:
             span.set_status(self._kinds.StatusCode.ERROR)
         span.end(end)
@@ -248,13 +244,12 @@ class Otlp:
     def _metric(self, metric: Metric) -> Any:
         """A metric of Prometheus as one of OpenTelemetry."""
         points, at = self._points, (self._began, time.time_ns())
-        if metric.type == "histogram":
+        found = [points.NumberDataPoint(one.labels, *at, one.value) for one in metric.samples]
+        data = points.Gauge(found)
+        if metric.type == "counter":
+            data = points.Sum(found, points.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        elif metric.type == "histogram":
             data = points.Histogram(_buckets(metric, points, at), points.AggregationTemporality.CUMULATIVE)
-        else:
-            found = [points.NumberDataPoint(one.labels, *at, one.value) for one in metric.samples]
-            data = points.Gauge(found)
-            if metric.type == "counter":
-                data = points.Sum(found, points.AggregationTemporality.CUMULATIVE, is_monotonic=True)
         return points.Metric(metric.name, metric.documentation, "", data)
 
 
