@@ -296,16 +296,13 @@ FORMULAS: dict[Any, Callable[[Any], Score]] = {
 
 
 class Written(NamedTuple):
-    """What was written: bytes of all files, version of ONNX's operators or None, name, type and shape of what goes in and out.
+    """What was written."""
 
-    ``apart`` is the largest difference of a score from the guard's, relative to the larger of it and one, or None.
-    """
-
-    size: int
-    opset: int | None
-    inputs: tuple[str, ...]
+    size: int  # bytes of all files
+    opset: int | None  # version of ONNX's operators
+    inputs: tuple[str, ...]  # name, type and shape
     outputs: tuple[str, ...]
-    apart: float | None
+    apart: float | None  # the largest difference of a score from the guard's, relative to the larger of it and one
 
     def __str__(self) -> str:
         opset = "" if self.opset is None else f", opset {self.opset}"

@@ -22,7 +22,7 @@ from outfield.guard import Guard
 
 LARGEST = (
     2**31 - 1
-)  # bytes of a file with all of its numbers; those of a larger one lie beside it, since protobuf ends there
+)  # bytes of a file with all of its numbers; protobuf ends there, and those of a larger one lie beside it
 # How far a score may be from the guard's where it is tried, relative to the larger of it and one.
 TOLERANCE = {"ONNX Runtime": 1e-3, "torch.export": 1e-4}
 SAID = "outfield.json"  # inside of a ``.pt2``: ``torch.export.load(path, extra_files={"outfield.json": ""})``
@@ -48,9 +48,7 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
     checked = check_output(path, (".onnx",))
     found = traced(guard, takes, gives)
     model = converted(found)
-    for name, text in about(guard, takes).items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = name, text
+    library("onnx.helper", extra="onnx").set_model_props(model, about(guard, takes))
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24:
         return _write_large(checked, model, found)
     content = model.SerializeToString()
@@ -150,7 +148,6 @@ def _write_large(path: Path, model: Any, found: Traced) -> Written:
 
 def _clean(model: Any) -> None:
     """Leave out where in this machine's files each step was traced, and call the number of rows N."""
-    del model.metadata_props[:]
     del model.graph.value_info[:]
     for entry in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
         del entry.metadata_props[:]

@@ -35,16 +35,13 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a source: image files ``names`` in the folder ``root``, or rows of the Parquet file ``root``.
-
-    ``prefix`` stands before a name in results; ``stamp`` is another one where the Parquet file was changed.
-    """
+    """Consecutive rows of a source: image files ``names`` in the folder ``root``, or rows of the Parquet file ``root``."""
 
     rows: int
     root: str
-    prefix: str
+    prefix: str  # of a name in results
     names: tuple[str, ...] = ()
-    stamp: str = ""
+    stamp: str = ""  # another one where the Parquet file was changed
     start: int = 0
     number: int = 0
 
