@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from outfield.adapters.graph import Traced, Written, about, open_rows, traced
+from outfield.adapters.graph import Traced, Written, about, open_rows, size_of, traced
 from outfield.errors import InputError, as_ours
 from outfield.extras import check_installed, library
 from outfield.files import PathLike, check_output, write_atomically, write_bytes
@@ -136,13 +136,11 @@ def _write_large(path: Path, model: Any, found: Traced) -> Written:
     """A model and a second file with its numbers, each written atomically, the numbers first."""
     onnx = library("onnx", extra="onnx")
     with tempfile.TemporaryDirectory(dir=path.resolve().parent, prefix=".outfield-") as folder:
-        there = Path(folder) / path.name
-        data = Path(folder) / f"{path.name}.data"
-        onnx.save_model(model, str(there), save_as_external_data=True, location=data.name)
-        apart = compared(str(there), found)
-        size = there.stat().st_size + data.stat().st_size
-        for file, target in ((data, path.with_name(data.name)), (there, path)):
-            file.replace(target)
+        made = Path(folder) / path.name
+        onnx.save_model(model, str(made), save_as_external_data=True, location=f"{path.name}.data")
+        apart, size = compared(str(made), found), size_of(made.parent)
+        for file in sorted(made.parent.iterdir(), reverse=True):  # the numbers first
+            file.replace(path.with_name(file.name))
     return _written(size, found, apart, model)
 
 

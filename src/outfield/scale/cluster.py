@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,14 +71,7 @@ def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
 
 
 def mapped(
-    ray: Any,
-    worker: type,
-    arguments: Sequence[Any],
-    items: Sequence[Mapping[str, Any]],
-    *,
-    workers: int,
-    cpus: int = 1,
-    gpus: int = 0,
+    worker: type, arguments: tuple[Any, ...], items: list[dict[str, Any]], workers: int, cpus: int = 1, gpus: int = 0
 ) -> Iterator[dict[str, Any]]:
     """What workers say of items (rows of plain values), as it comes. Ray Data starts a worker that died, and its item, again.
 
@@ -93,9 +86,9 @@ def mapped(
     context = data.DataContext.get_current()
     context.enable_progress_bars = context.enable_auto_log_stats = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
+    work = data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
         worker, batch_size=1, compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
-        fn_constructor_args=tuple(arguments), num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
+        fn_constructor_args=arguments, num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
     )  # fmt: skip
     for row in work.iter_rows():
         if row["error"]:

@@ -130,7 +130,7 @@ def _score_on_ray(
     count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
     given = ray.put(content), "cuda" if gpus else "cpu", threads, results.out.address, *settings
     items = [{"part": part.to_text()} for part in parts]
-    rows = mapped(ray, ScoringActor, given, items, workers=count, cpus=threads, gpus=gpus)
+    rows = mapped(ScoringActor, given, items, count, threads, gpus)
     try:
         results.keep(parts, ((row["file"], row["sha256"]) for row in rows))
     except ray.exceptions.RayError as error:

@@ -22,14 +22,7 @@ SHARES = 64  # of the parts, at most, for any number of workers: the order of ad
 FIELDS = ("classes", "counts", "means", "scatter")
 
 
-def fit_mixture(
-    detector: MixtureDetector,
-    source: str,
-    *,
-    workers: int | None = None,
-    address: str = "local",
-    part_rows: int = PART_ROWS,
-) -> int:
+def fit_mixture(detector: MixtureDetector, source: str, *, workers: int | None = None, address: str = "local") -> int:
     """Fit a detector of the mixture on Parquet files with the workers of a Ray cluster; returns the number of rows.
 
     Every worker sees its rows once. Counts, means and scatter are merged in float64, pairwise by neighbours (Chan et al. 1979),
@@ -42,7 +35,7 @@ def fit_mixture(
     rows = catalog(source)
     if not rows.tables or Place.of(source).in_own_memory:
         raise InputError(f"{source} must be Parquet of features and labels that all workers can read")
-    parts = [part.to_text() for part in rows.parts(part_rows)]
+    parts = [part.to_text() for part in rows.parts(PART_ROWS)]
     shares = np.array_split(np.array(parts, object), min(SHARES, len(parts)))  # which lie side by side
     items = [{"number": number, "parts": "\n".join(share)} for number, share in enumerate(shares)]
     found: dict[int, ClassStatistics] = {}
@@ -51,7 +44,7 @@ def fit_mixture(
         bar(f"fitting {type(detector).__name__}", len(shares), "shares") as advance,
         as_ours("workers died or failed", StorageError, ray.exceptions.RayError),
     ):
-        for row in mapped(ray, Gatherer, (detector,), items, workers=worker_count(ray, workers)):
+        for row in mapped(Gatherer, (detector,), items, worker_count(ray, workers)):
             found[int(row["number"])] = ClassStatistics(**load(row["statistics"]))
             advance(len(found))
     detector.fit_statistics(merged([found[number] for number in range(len(shares))]))
