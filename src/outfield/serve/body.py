@@ -48,7 +48,7 @@ class Bodies:
                         raise Refused(415, "the body is compressed (Content-Encoding); send it as it is")
                     async for part in request.stream():
                         self._check(len(body) + len(part))
-                        if self.held + len(part) > self.limits.held:
+                        if self.held + len(part) > 8 * self.limits.body:
                             raise busy("the requests of all clients together are too long")
                         body += part
                         self.held += len(part)

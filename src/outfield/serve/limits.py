@@ -15,8 +15,8 @@ from outfield.errors import InputError, StorageError, as_ours
 class Limits:
     """What one client, and all of them together, may ask for."""
 
-    body: int = 32 * 2**20  # bytes of one request
-    pixels: int = 50_000_000  # of one image, before it is resized
+    body: int = 32 * 2**20  # bytes of one request, and an eighth of those that are held of all requests
+    pixels: int = 50_000_000  # of one image, before it is resized, and a fourth of those of all images of one request
     images: int = 64  # of one request
     timeout: float = 30.0  # seconds for one request, from its first line to its answer
     queue: int = 256  # images of all requests to one guard at a time; beyond it clients are told to come back
@@ -27,16 +27,6 @@ class Limits:
             require_number(name, getattr(self, name), least=1, whole=True)
         require_number("timeout", self.timeout, above=0, most=86_400)
         require(self.images <= self.queue, "images", self.images, f"at most queue, {self.queue}")
-
-    @property
-    def held(self) -> int:
-        """Bytes of all requests' bodies that are held at a time."""
-        return 8 * self.body
-
-    @property
-    def pixels_in_all(self) -> int:
-        """Of all images of one request."""
-        return 4 * self.pixels
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,7 @@ class ReviewQueue:
         self._taken = self._done = 0  # bytes, each counted by one thread
         self._left = 0.0  # bytes that may be written before the folder is looked through
 
-    def offer(
-        self,
-        guard: Guard,
-        inputs: Sequence[bytes | np.ndarray] | Rows,
-        verdicts: Sequence[Verdict],
-    ) -> None:
+    def offer(self, guard: Guard, inputs: Sequence[bytes | np.ndarray] | Rows, verdicts: Sequence[Verdict]) -> None:
         """Keep those that chance picks, and those that were refused."""
         if isinstance(inputs, FeatureSet) and guard.takes == "images":
             return  # of these there is no image to look at

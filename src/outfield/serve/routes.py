@@ -8,7 +8,7 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -163,7 +163,7 @@ def _count(service: Service, request: Request, guard: str, found: Sequence[Verdi
     """Count what could not be read, and note for the log what was asked."""
     errors, ood = sum(one.error is not None for one in found), sum(bool(one.is_ood) for one in found)
     service.counts.samples.labels(guard, "error").inc(errors)
-    request.scope["state"].update(guard=guard, images=len(found), ood=ood, errors=errors)
+    request.scope["state"]["about"] = {"guard": guard, "images": len(found), "ood": ood, "errors": errors}
 
 
 def _add_verdicts(app: FastAPI, service: Service) -> None:
@@ -379,6 +379,7 @@ class Gate:
             check_head(scope, self.service.settings.token)
             await self.app(scope, receive, sent)
         except Refused as refused:
+            refused.headers = {**(refused.headers or {}), "Connection": "close"}
             await drain(Request(scope, receive), UNKNOWN_CLIENT)
             await refusal(refused)(scope, receive, sent)
         except ClientDisconnect:
@@ -392,17 +393,13 @@ class Gate:
     def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         route, counts = getattr(scope.get("route"), "path", "other"), self.service.counts
         counts.requests.labels(route, str(status)).inc()
-        state: MutableMapping[str, Any] = scope["state"]
-        if "guard" in state and status == 200:
-            counts.seconds.labels(state["guard"]).observe(seconds)
+        about: dict[str, Any] = scope["state"].get("about", {})
+        if about and status == 200:
+            counts.seconds.labels(about["guard"]).observe(seconds)
         level = logging.INFO if status < 500 else logging.WARNING
-        about = {name: state[name] for name in ("guard", "images", "ood", "errors") if name in state}
         # Parts that are not of our own addresses come from clients, and may be secrets that were put in the wrong place.
-        ours = {
-            "1",
-            *self.service.models,
-            *"/".join(getattr(one, "path", "") for one in scope["app"].routes).split("/"),
-        }
+        known = "/".join(getattr(one, "path", "") for one in scope["app"].routes).split("/")
+        ours = {"1", *self.service.models, *known}
         path = "/".join(part if part in ours else "…" for part in scope["path"].split("/"))
         told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
         tell(level, "request", **told, **about)
@@ -412,30 +409,30 @@ class Gate:
 
 def check_head(scope: Scope, token: str | None) -> None:
     """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
-    headers, close = Headers(scope=scope), {"Connection": "close"}
+    headers = Headers(scope=scope)
     if "transfer-encoding" in headers and ("content-length" in headers or scope.get("http_version") == "1.0"):
         # h11 takes these; a proxy in front may believe that the request ends elsewhere (RFC 9112, 6.1).
         message = "the request has a Transfer-Encoding beside a Content-Length or HTTP/1.0; send a Content-Length alone"
-        raise Refused(400, message, close)
+        raise Refused(400, message)
     host, origin = headers.get("host"), headers.get("origin")
     try:
         name = urlsplit(f"//{host or ''}").hostname
         foreign = origin is not None and urlsplit(origin).netloc != host
     except ValueError as error:
-        raise Refused(400, f"Host or Origin is no address: {error}", close) from error
+        raise Refused(400, f"Host or Origin is no address: {error}") from error
     if foreign:
-        raise Refused(403, "this service answers no pages of other places", close)
+        raise Refused(403, "this service answers no pages of other places")
     here = scope.get("server")
     if token is None:
         # A foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
         if name is not None and here is not None and _is_loopback(str(here[0])) and not _is_loopback(name):
             what = "without a token only localhost and 127.0.0.1 are answered"
-            raise Refused(403, f"{what}; ask for those, or set a token", close)
+            raise Refused(403, f"{what}; ask for those, or set a token")
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
     good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
     if scope["path"] not in OPEN and not (good and kind.lower() == "bearer"):
-        raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer", **close})
+        raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
 
 
 def _is_loopback(name: str) -> bool:

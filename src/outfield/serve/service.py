@@ -129,7 +129,7 @@ class Work:
 
     def _bound(self, images: Sequence[tuple[str | None, Image]]) -> None:
         """Refuse too many pixels in all before any image is decoded; those that nobody will decode do not count."""
-        left = most = self.limits.pixels_in_all
+        left = most = 4 * self.limits.pixels
         for _, image in images:
             with contextlib.suppress(OutfieldError):
                 left -= size if (size := math.prod(_shape(image, ""))) <= self.limits.pixels else 0
