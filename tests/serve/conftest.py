@@ -20,6 +20,14 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def images():
+    """Three that both guards know, and two that they do not."""
+    from tests.helpers.guards import labelled, noise
+
+    return [*labelled(3, 5).images, *noise(2)]
+
+
+@pytest.fixture(scope="session")
 def row_guards(tmp_path_factory):
     """A folder of guards of rows: ``people`` and ``sizes`` of tables, ``plain`` of features."""
     from tests.guard.test_rows import people

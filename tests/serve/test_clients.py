@@ -7,7 +7,6 @@ import subprocess
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from tests.helpers.guards import labelled, noise
 from tests.helpers.service import png, running
 from tritonclient.utils import InferenceServerException
 
@@ -18,11 +17,6 @@ import outfield as of
 def service(files):
     with running(files["fused"], files["ssd"], token="secret") as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def images():
-    return [*labelled(3, 5).images, *noise(2)]
 
 
 class TestTriton:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from starlette.datastructures import Headers
 from tests.guard.test_rows import odd, people
-from tests.helpers.guards import labelled, noise
 from tests.helpers.samples import make_set
 from tests.helpers.service import parsed_metrics, png, running
 
@@ -40,11 +39,6 @@ STRUCTURED = {"specversion": "1.0", "id": "7", "source": "x", "type": "y"}
 def service(files, row_guards):
     with running(files["fused"], *(row_guards / f"{name}.guard" for name in ("people", "sizes", "plain"))) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def images():
-    return [*labelled(3, 5).images, *noise(2)]
 
 
 def post(service, said, headers=HEADERS, guard="fused", **others):
