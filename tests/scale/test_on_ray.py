@@ -279,7 +279,7 @@ def test_shares_are_merged_in_their_order(tmp_path):
     with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features and labels"):
         fit_mixture(of.SSD(), str(tmp_path / "a.txt"))
     parquet.write_table(pyarrow.table({"features": [[0.0, 1.0]]}), tmp_path / "b.parquet")
-    (part,) = catalog(str(tmp_path / "b.parquet")).parts()
+    (part,) = catalog(str(tmp_path / "b.parquet")).parts(1)
     (told,) = gather({"number": np.arange(1), "parts": np.array([part.to_text()])})["error"]
     assert told.startswith("MissingFieldError: SSD.statistics needs labels")
 

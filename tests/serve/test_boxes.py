@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.helpers.boxes import scene, scenes, squares
 from tests.helpers.service import parsed_metrics, png, running
-from tests.serve.test_page import browser  # noqa: F401
+from tests.serve.test_events import HEADERS
 
 import outfield as of
 from outfield.serve import Keep, Service, Settings
@@ -44,19 +44,13 @@ def test_a_list_for_each_image(service, guard):
 
 def test_a_logged_request(service, guard):
     images = [scene(1, "red", "blue")[0], scene(2)[0]]
-    about = {
-        "ce-specversion": "1.0",
-        "ce-id": "1",
-        "ce-source": "/",
-        "ce-type": "org.kubeflow.serving.inference.request",
-    }
     said = {"instances": [{"b64": base64.b64encode(png(one)).decode()} for one in images]}
-    found = service.client.post("/v1/events", json=said, headers=about).json()
+    found = service.client.post("/v1/events", json=said, headers=HEADERS).json()
     assert [len(one["boxes"]) for one in found] == [2, 0]
     assert [one["is_ood"] for one in found] == [one.is_ood for one in guard(images)]
     before = service.client.get("/v1/traffic").json()["samples"]
     row = {"name": "features", "datatype": "FP32", "shape": [1, 6], "data": [0.5] * 6}
-    answer = service.client.post("/v1/events", json={"inputs": [row]}, headers=about)
+    answer = service.client.post("/v1/events", json={"inputs": [row]}, headers=HEADERS)
     assert answer.status_code == 400
     assert "a guard of boxes looks at images" in answer.json()["error"]
     assert service.client.get("/v1/traffic").json()["samples"] == before
@@ -82,9 +76,8 @@ def alike(images):
         rng = np.random.default_rng(int(1e6 * one.mean()))
         count = rng.integers(6, 14)
         rows = 2 * rng.standard_normal(4) + rng.standard_normal((count, 4))
-        found.append(
-            {"boxes": [[0, 0, 8, 8]] * count, "labels": [0] * count, "scores": [0.9] * count, "features": rows}
-        )
+        boxes = {"boxes": [[0, 0, 8, 8]] * count, "labels": [0] * count, "scores": [0.9] * count}
+        found.append({**boxes, "features": rows})
     return found
 
 
@@ -124,29 +117,22 @@ def test_the_inference_protocol_is_refused_with_the_reason(service):
     assert about["outputs"] == []
 
 
-def test_the_page_draws_them(browser, service, guard):  # noqa: F811
+def test_the_page_draws_them(opened, service, guard):
     images = [scene(1, "red", "blue", "green")[0], scene(2)[0]]
-    page = browser.new_page()
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.goto(service.address)
-    page.locator("#guard option").first.wait_for(state="attached")
-    given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": png(one)} for i, one in enumerate(images)]
-    page.set_input_files("#files", given)
-    page.get_by_text("2 images checked, 1 OOD").wait_for()
-    first, second = page.locator("#images > li").nth(0), page.locator("#images > li").nth(1)
-    assert first.locator("rect").count() == 3
-    assert first.locator("rect.ood").count() == 1
-    assert float(first.locator("rect.ood").get_attribute("x")) == 18
-    assert first.locator("text.ood").text_content() == f"OOD {guard(images[0]).boxes[1].class_name}"
-    assert "1 of 3 OOD" in first.inner_text()
-    assert [one.split()[0] for one in first.locator(".found li").all_inner_texts()] == ["ID", "OOD", "ID"]
-    assert "no boxes" in second.inner_text()
-    assert page.locator("#scores .mark").count() == 3
-    page.locator("#threshold").focus()
-    page.keyboard.press("Home")
-    assert first.locator("rect.ood").count() == 3
-    assert "3 are OOD; 2 would change" in page.locator("#scores-say").inner_text()
-    page.close()
-    assert wrong == []
+    with opened(service, quiet=True) as page:
+        given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": png(one)} for i, one in enumerate(images)]
+        page.set_input_files("#files", given)
+        page.get_by_text("2 images checked, 1 OOD").wait_for()
+        first, second = page.locator("#images > li").nth(0), page.locator("#images > li").nth(1)
+        assert first.locator("rect").count() == 3
+        assert first.locator("rect.ood").count() == 1
+        assert float(first.locator("rect.ood").get_attribute("x")) == 18
+        assert first.locator("text.ood").text_content() == f"OOD {guard(images[0]).boxes[1].class_name}"
+        assert "1 of 3 OOD" in first.inner_text()
+        assert [one.split()[0] for one in first.locator(".found li").all_inner_texts()] == ["ID", "OOD", "ID"]
+        assert "no boxes" in second.inner_text()
+        assert page.locator("#scores .mark").count() == 3
+        page.locator("#threshold").focus()
+        page.keyboard.press("Home")
+        assert first.locator("rect.ood").count() == 3
+        assert "3 are OOD; 2 would change" in page.locator("#scores-say").inner_text()

@@ -7,7 +7,6 @@ import subprocess
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from tests.helpers.guards import labelled, noise
 from tests.helpers.service import png, running
 from tritonclient.utils import InferenceServerException
 
@@ -18,11 +17,6 @@ import outfield as of
 def service(files):
     with running(files["fused"], files["ssd"], token="secret") as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def images():
-    return [*labelled(3, 5).images, *noise(2)]
 
 
 class TestTriton:
@@ -72,17 +66,6 @@ class TestTriton:
         found = client.infer("fused", [one], model_version="1", outputs=wanted, headers=self.headers)
         assert found.as_numpy("is_ood").tolist() == expected.is_ood.tolist()
         assert found.as_numpy("score") is None
-
-    def test_features(self, client, files, images):
-        guard = of.Guard.load(files["ssd"], device="cpu")
-        rows = guard.backbone.extract(of.ImageArray(np.stack(images)), workers=0)
-        inputs = []
-        for name in ("features", "logits"):
-            array = getattr(rows, name).numpy()
-            inputs.append(triton.InferInput(name, [*array.shape], "FP32"))
-            inputs[-1].set_data_from_numpy(array)
-        found = client.infer("ssd", inputs, headers=self.headers)
-        np.testing.assert_allclose(found.as_numpy("score"), guard(images).scores, rtol=1e-4)
 
     def test_errors_are_the_clients_own(self, client):
         one = triton.InferInput("image", [1], "BYTES")

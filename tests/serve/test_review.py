@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from tests.guard.test_rows import odd, people
+from tests.guard.test_rows import odd
 from tests.helpers.guards import labelled, noise
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
@@ -170,10 +170,8 @@ class TestKeeping:
 
 class TestRows:
     @pytest.mark.filterwarnings("ignore:column .town.")  # has a text that no training row had
-    def test_rows_of_tables_and_features_are_kept(self, tmp_path):
-        of.Guard.build_rows(people(400, 0), label="group", missing="median").save(tmp_path / "people.guard")
-        of.Guard.build_rows(make_set(n=300), detector="SSD").save(tmp_path / "plain.guard")
-        paths = tmp_path / "people.guard", tmp_path / "plain.guard"
+    def test_rows_of_tables_and_features_are_kept(self, row_guards, tmp_path):
+        paths = row_guards / "people.guard", row_guards / "plain.guard"
         with running(*paths, keep=Keep(tmp_path / "kept", sample=1.0)) as service:
             frame = odd(3)[["size", "weight", "town"]]
             frame.loc[0, "town"] = '=HYPERLINK("http://x.y")<img src=x onerror=alert(1)>'
@@ -185,7 +183,7 @@ class TestRows:
             assert [one["row"]["size"] for one in items] == frame["size"].tolist()
             assert items[0]["row"]["town"] == frame.loc[0, "town"]
             assert items[1]["row"]["weight"] is None
-            guard = of.Guard.load(tmp_path / "people.guard", device="cpu")
+            guard = of.Guard.load(paths[0], device="cpu")
             again = guard({name: np.array([one["row"][name] for one in items], object) for name in items[0]["row"]})
             np.testing.assert_allclose(again.scores, scores)
             rows = make_set(n=2, seed=3).features
@@ -238,22 +236,11 @@ class TestReviewing:
     def test_what_is_no_feedback(self, service, images):
         service.check(images[4])
         (own,) = kept(service)
-        for said in (
-            "",
-            "{",
-            "[]",
-            "[" * 4000,
-            '{"id": 7, "known": true}',
-            '{"id": "ID"}',
-            '{"id": "ID", "known": 1}',
-            '{"id": "ID", "known": true}',
-            '{"id": "ID", "known": true, "class": "cat"}',
-            '{"id": "ID", "known": true, "class": 0}',
-            '{"id": "ID", "known": true, "class": true}',
-            '{"id": "ID", "known": false, "class": "down"}',
-            '{"id": "ID", "known": false, "more": 1}',
-        ):
-            answer = service.client.post("/v1/feedback", content=said.replace("ID", own))
+        wrong = [{"id": 7, "known": True}, {"id": own}, {"id": own, "known": 1}, {"id": own, "known": False, "more": 1}]
+        wrong += [{"id": own, "known": False, "class": "down"}, {"id": own, "known": True}]
+        wrong += [{"id": own, "known": True, "class": name} for name in ("cat", 0, True)]
+        for said in ("", "{", "[]", "[" * 4000, *map(json.dumps, wrong)):
+            answer = service.client.post("/v1/feedback", content=said)
             assert answer.status_code == 400, (said, answer.text)
         assert kept(service)[own]["review"] is None
 
@@ -262,15 +249,8 @@ class TestReviewing:
         own, other = kept(service)
         folder, secret = tmp_path / "kept" / "ssd", tmp_path / "secret.json"
         secret.write_text('{"id": "x"}')
-        for name in (
-            "../secret",
-            "../../secret.json",
-            "%2e%2e%2fsecret",
-            own.upper(),
-            own[:-1],
-            f"{own}.json",
-            "x" * 5000,
-        ):
+        outside = ("../secret", "../../secret.json", "%2e%2e%2fsecret")
+        for name in (*outside, own.upper(), own[:-1], f"{own}.json", "x" * 5000):
             assert service.client.get(f"/v1/queue/{name}").status_code == 404
             assert feedback(service, id=name, known=False).status_code in (404, 413)
         assert feedback(service, id=own + "\0", known=False).status_code == 404
@@ -299,6 +279,5 @@ class TestReviewing:
         assert service.client.post("/v1/check", files=files).status_code == 200
         items = kept(service)
         assert len(items) == 2
-        assert {one.name.partition(".")[0] for one in (tmp_path / "kept" / "ssd").iterdir() if one.is_file()} == {
-            *items
-        }
+        there = (one for one in (tmp_path / "kept" / "ssd").iterdir() if one.is_file())
+        assert {one.name.partition(".")[0] for one in there} == {*items}

@@ -13,16 +13,8 @@ import outfield as of
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("row guards")
-    of.Guard.build_rows(people(400, 0), label="group", missing="median").save(folder / "people.guard")
-    of.Guard.build_rows(make_set(n=300), detector="SSD").save(folder / "plain.guard")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def served(folder):
-    with running(folder / "people.guard", folder / "plain.guard") as service:
+def served(row_guards):
+    with running(row_guards / "people.guard", row_guards / "plain.guard") as service:
         yield service
 
 
@@ -42,7 +34,7 @@ def column(answer, name):
     return next(one["data"] for one in answer.json()["outputs"] if one["name"] == name)
 
 
-def test_columns_are_inputs(served, folder):
+def test_columns_are_inputs(served, row_guards):
     said = served.client.get("/v2/models/people").json()["inputs"]
     assert said == [
         {"name": "size", "datatype": "FP64", "shape": [-1]},
@@ -51,7 +43,7 @@ def test_columns_are_inputs(served, folder):
     ]
     frame = pd.concat([people(5, 1), odd(5)], ignore_index=True)
     answer = asked(served, "people", inputs(frame), id="7")
-    expected = of.Guard.load(folder / "people.guard")(frame)
+    expected = of.Guard.load(row_guards / "people.guard")(frame)
     assert answer.json()["id"] == "7"
     np.testing.assert_allclose(column(answer, "score"), expected.scores, rtol=1e-6)
     assert column(answer, "is_ood") == expected.is_ood.tolist()
@@ -104,14 +96,14 @@ def test_other_columns_are_bad_requests(served, change, message):
     assert message in answer.json()["error"]
 
 
-def test_features_are_served_as_they_are(served, folder):
+def test_features_are_served_as_they_are(served, row_guards):
     rows = make_set(n=6, seed=3).features
     answer = asked(
         served,
         "plain",
         [{"name": "features", "datatype": "FP32", "shape": [*rows.shape], "data": rows.flatten().tolist()}],
     )
-    expected = of.Guard.load(folder / "plain.guard")(rows)
+    expected = of.Guard.load(row_guards / "plain.guard")(rows)
     np.testing.assert_allclose(column(answer, "score"), expected.scores, rtol=1e-6)
     wrong = asked(served, "plain", [{"name": "logits", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}])
     assert wrong.status_code == 400
@@ -123,9 +115,9 @@ def checked(served, content, kind, guard, **query):
     )
 
 
-def test_rows_of_csv_and_json_have_the_verdicts_of_a_check(served, folder):
+def test_rows_of_csv_and_json_have_the_verdicts_of_a_check(served, row_guards):
     frame = pd.concat([people(5, 1), odd(2)], ignore_index=True)
-    guard = of.Guard.load(folder / "people.guard")
+    guard = of.Guard.load(row_guards / "people.guard")
     expected = guard(frame)
     texts = {
         "text/csv": frame.to_csv(index=False),
@@ -146,9 +138,9 @@ def test_rows_of_csv_and_json_have_the_verdicts_of_a_check(served, folder):
     assert "why names columns of a table, but plain looks at features" in refused.json()["error"]
 
 
-def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
+def test_a_bad_row_is_told_and_the_others_are_judged(served, row_guards):
     frame = people(3, 1)
-    good = of.Guard.load(folder / "people.guard")(frame).scores
+    good = of.Guard.load(row_guards / "people.guard")(frame).scores
     lines = frame[["size", "weight", "town"]].to_csv(index=False, header=False).splitlines()
     before = served.client.get("/v1/traffic", params={"guard": "people"}).json()["samples"]
     text = "\n".join(["size,weight,town", lines[0], "1,heavy,a", lines[1], "1,2", lines[2]])
@@ -172,7 +164,7 @@ def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
     assert wrong.json()["error"].startswith("row 2: column 'size' holds inf here, which is infinite or above 1.8e308")
 
 
-def test_a_missing_cell_and_an_unknown_column_are_errors_of_their_own_rows(folder, tmp_path):
+def test_a_missing_cell_and_an_unknown_column_are_errors_of_their_own_rows(row_guards, tmp_path):
     of.Guard.build_rows(people(300, 0).drop(columns="group")).save(tmp_path / "strict.guard")
     rows = json.loads(people(3, 1).drop(columns="group").to_json(orient="records"))
     rows[1]["size"] = None
@@ -195,9 +187,9 @@ def test_a_missing_cell_and_an_unknown_column_are_errors_of_their_own_rows(folde
     assert 'outfield_samples_total{decision="error",model_name="strict"} 2.0' in metrics
 
 
-def test_rows_of_features_as_lists_of_numbers(served, folder):
+def test_rows_of_features_as_lists_of_numbers(served, row_guards):
     rows = make_set(n=3, seed=3).features
-    expected = of.Guard.load(folder / "plain.guard")(rows).scores
+    expected = of.Guard.load(row_guards / "plain.guard")(rows).scores
     width = rows.shape[1]
     listed = [*rows.tolist(), rows[0].tolist()[:-1], [None] * width, ["x"] * width, [1e39] * width, {}]
     found = checked(served, json.dumps(listed), "application/json", "plain").json()

@@ -17,6 +17,7 @@ from tests.helpers.service import parsed_metrics, png, running
 
 import outfield as of
 from outfield.serve import Limits, Service
+from outfield.serve.routes import check_head
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,7 @@ class TestCheck:
             (b"--a\r\n", "multipart/form-data; boundary=a", 400),
             (b"--a--\r\n", "multipart/form-data; boundary=a", 400),
             (b'--a\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--a--\r\n', "multipart/form-data; boundary=a", 400),
+            (b"x", "multipart/form-data; boundary=" + "x" * 5000, 400),
         ],
     )  # fmt: skip
     def test_what_is_no_form_with_files(self, service, content, kind, status):
@@ -109,22 +111,15 @@ class TestInfer:
             assert found["is_ood"] == expected.is_ood.tolist()
             assert found["label"] == [one.class_index for one in expected]
 
-    def test_json_of_pixels_and_some_outputs(self, service, guard, images):
-        pixels = np.stack(images)
-        for data in (pixels.tolist(), pixels.ravel().tolist()):
-            one = {"name": "pixels", "datatype": "UINT8", "shape": [*pixels.shape], "data": data}
-            found = self.columns(self.infer(service, {"inputs": [one], "outputs": [{"name": "p_value"}]}))
-            assert [*found] == ["p_value"]
-            np.testing.assert_allclose(found["p_value"], guard(images).p_values, atol=0.02)
-
     def test_features_where_the_detector_needs_no_more(self, service, files, images):
         guard = of.Guard.load(files["ssd"], device="cpu")
         rows = guard.backbone.extract(of.ImageArray(np.stack(images)), workers=0)
-        one = {"name": "features", "datatype": "FP32", "shape": [*rows.features.shape]}
-        found = self.columns(self.infer(service, {"inputs": [{**one, "data": rows.features.tolist()}]}, "ssd"))
+        shape, data = [*rows.features.shape], rows.features.tolist()
+        asked = {"inputs": [{"name": "features", "datatype": "FP32", "shape": shape, "data": data}]}
+        found = self.columns(self.infer(service, asked, "ssd"))
         np.testing.assert_allclose(found["score"], guard(images).scores, rtol=1e-4)
         assert found["label"] == rows.logits.argmax(1).tolist()
-        refused = self.infer(service, {"inputs": [{**one, "data": rows.features.tolist()}]})
+        refused = self.infer(service, asked)
         assert refused.status_code == 400
         assert "this guard scores" in refused.json()["error"]
 
@@ -184,6 +179,13 @@ class TestInfer:
         for content in (b"", b"{", b"\xff", b"[" * 100_000):
             answer = service.client.post("/v2/models/ssd/infer", content=content)
             assert answer.status_code == 400
+        length = {"Inference-Header-Content-Length": "9" * 6000}
+        assert "Length is '999" in service.client.post("/v2/models/ssd/infer", headers=length).json()["error"]
+
+    def test_half_a_million_inputs_are_too_many(self, service):
+        answer = self.infer(service, {"inputs": [{}] * 10_001})
+        assert answer.status_code == 413
+        assert "has 10,001 inputs; at most 10,000 are taken" in answer.json()["error"]
 
     def test_unknown_names(self, service):
         assert self.infer(service, {}, "none").status_code == 404
@@ -329,6 +331,22 @@ class TestLimits:
             assert answer.status_code == 504
             assert service.client.post("/v2/models/ssd/infer", content=b" ").status_code == 400
 
+    @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:8000", "127.0.0.2", "[::1]:8000"])
+    def test_names_of_this_machine_are_answered(self, service, host):
+        assert service.client.get("/v2", headers={"Host": host}).status_code == 200
+
+    @pytest.mark.parametrize("host", ["evil.com", "evil.com:8000", "127.0.0.1.evil.com", "10.0.0.1"])
+    def test_other_names_of_a_loopback_address_need_a_token(self, service, files, host):
+        refused = service.client.get("/v2", headers={"Host": host, "Origin": f"http://{host}"})
+        assert refused.status_code == 403
+        assert "without a token only localhost" in refused.json()["error"]
+
+    def test_on_another_address_or_with_a_token_names_do_not_matter(self):
+        for server in (("10.0.0.7", 8000), None):
+            check_head({"type": "http", "path": "/v2", "headers": [(b"host", b"evil.com")], "server": server}, None)
+        headers = [(b"host", b"evil.com"), (b"authorization", b"Bearer secret")]
+        check_head({"type": "http", "path": "/v2", "headers": headers, "server": ("127.0.0.1", 8000)}, "secret")
+
     def test_addresses_that_are_none(self, service):
         for headers in ({"Host": "["}, {"Host": "[::1"}, {"Origin": "http://[::1"}):
             answer = service.client.get("/v2", headers=headers)
@@ -411,8 +429,9 @@ class TestLimits:
             guard.judge_pixels = judge
             assert service.check(png(images[0])).status_code == 200
 
-    def test_concurrent_requests_share_a_batch(self, files, images):
-        with running(files["ssd"], limits=Limits(wait=1.0)) as service:
+    def test_concurrent_requests_share_a_batch(self, files, images, monkeypatch):
+        monkeypatch.setattr("outfield.serve.batcher.WAIT", 1.0)
+        with running(files["ssd"]) as service:
             model = service.service.model(None)
             sizes, judge = [], model.guard.judge_pixels
             model.guard.judge_pixels = lambda pixels: (sizes.append(len(pixels)), judge(pixels))[1]

@@ -8,7 +8,7 @@ import struct
 import pytest
 from tests.helpers.service import running
 from tests.helpers.texts import guard_of_topics, sentences
-from tests.serve.test_page import browser  # noqa: F401
+from tests.serve.test_events import HEADERS
 
 pytest.importorskip("transformers")
 TEXTS = ["the car is a bus near the tram", 'bread, "soup"\nand rice', *sentences("food", 3)]
@@ -78,47 +78,21 @@ def test_the_inference_protocol(service, guard):
     headers = {"Inference-Header-Content-Length": str(len(head))}
     answer = service.client.post("/v2/models/topics/infer", content=head + raw, headers=headers)
     assert answer.json()["outputs"][0]["data"] == found["score"]
-    event = {
-        "ce-specversion": "1.0",
-        "ce-id": "1",
-        "ce-source": "x",
-        "ce-type": "org.kubeflow.serving.inference.request",
-    }
     for shape in ([len(TEXTS)], [len(TEXTS), 1]):
         asked = {"inputs": [{**told, "shape": shape, "data": TEXTS}]}
-        answer = service.client.post("/v1/events", json=asked, headers=event)
+        answer = service.client.post("/v1/events", json=asked, headers=HEADERS)
         assert [one["score"] for one in answer.json()] == pytest.approx(wanted.scores)
 
 
-def test_what_is_kept_can_be_reviewed(guard, tmp_path):
-    from outfield.serve import Keep
-
-    guard.save(tmp_path / "topics.guard")
-    with running(tmp_path / "topics.guard", keep=Keep(tmp_path / "kept", sample=1.0)) as service:
-        check(service, ["the car is a bus"])
-        service.service.models["topics"].queue._writer.submit(lambda: None).result()
-        [item] = service.client.get("/v1/queue").json()["items"]
-        assert item["row"] == {"text": "the car is a bus"}
-        said = {"id": item["id"], "known": True, "class": "vehicles"}
-        assert service.client.post("/v1/feedback", json=said).json()["class"] == "vehicles"
-
-
-def test_the_page_takes_lines(browser, service):  # noqa: F811
-    page = browser.new_page()
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    page.goto(service.address)
-    page.locator("#guard option").first.wait_for(state="attached")
-    assert "knows texts of 2 kinds: vehicles, animals" in page.locator("#about").inner_text()
-    page.locator("#rows").fill('the car is bus near tram\n\nbread, "soup" and rice\n')
-    page.get_by_role("button", name="Check texts").click()
-    page.get_by_text("2 texts checked, 1 OOD").wait_for()
-    items = page.locator("#images > li")
-    assert [items.nth(i).get_attribute("class") for i in range(2)] == ["ok", "ood"]
-    assert 'bread, "soup" and rice' in items.nth(1).inner_text()
-    given = {"name": "a.csv", "mimeType": "text/csv", "buffer": b'id,text\n1,"a cat, a dog"\n'}
-    page.set_input_files("#files", [given])
-    page.get_by_text("1 text checked").wait_for()
-    page.close()
-    assert wrong == []
+def test_the_page_takes_lines(opened, service):
+    with opened(service, quiet=True) as page:
+        assert "knows texts of 2 kinds: vehicles, animals" in page.locator("#about").inner_text()
+        page.locator("#rows").fill('the car is bus near tram\n\nbread, "soup" and rice\n')
+        page.get_by_role("button", name="Check texts").click()
+        page.get_by_text("2 texts checked, 1 OOD").wait_for()
+        items = page.locator("#images > li")
+        assert [items.nth(i).get_attribute("class") for i in range(2)] == ["ok", "ood"]
+        assert 'bread, "soup" and rice' in items.nth(1).inner_text()
+        given = {"name": "a.csv", "mimeType": "text/csv", "buffer": b'id,text\n1,"a cat, a dog"\n'}
+        page.set_input_files("#files", [given])
+        page.get_by_text("1 text checked").wait_for()

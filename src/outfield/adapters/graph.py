@@ -26,8 +26,7 @@ from outfield.files import PathLike, as_path, make_folder
 from outfield.guard import Guard
 from outfield.version import __version__
 
-EXAMPLES = 3
-"""Images that a graph is traced with; what it computes does not depend on how many they are."""
+EXAMPLES = 3  # images that a graph is traced with; what it computes does not depend on how many they are
 
 
 class Decision(nn.Module):
@@ -150,8 +149,7 @@ def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
     return tuple({0: rows} for _ in examples)
 
 
-Score = Callable[[Batch], Tensor]
-"""From fields by their names, (n, D) each, to scores (n,)."""
+Score = Callable[[Batch], Tensor]  # from fields by their names, (n, D) each, to scores (n,)
 
 
 def scorer(detector: Detector) -> Score:
@@ -288,26 +286,23 @@ def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
     return found
 
 
+# By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not.
 FORMULAS: dict[Any, Callable[[Any], Score]] = {
     detectors.KNN._score: _knn, detectors.GROOD._score: _grood, detectors.SIRC._score: _sirc,
     detectors.CombOOD._score: _combood, detectors.KDE._score: _kde, detectors.NNGuide._score: _nnguide,
     detectors.Relation._score: _relation, detectors.Summed._score: _summed,
     detectors.ComposedDetector._score: _composed,
 }  # fmt: skip
-"""By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not."""
 
 
 class Written(NamedTuple):
-    """What was written: bytes of all files, version of ONNX's operators or None, name, type and shape of what goes in and out.
+    """What was written."""
 
-    ``apart`` is the largest difference of a score from the guard's, relative to the larger of it and one, or None.
-    """
-
-    size: int
-    opset: int | None
-    inputs: tuple[str, ...]
+    size: int  # bytes of all files
+    opset: int | None  # version of ONNX's operators
+    inputs: tuple[str, ...]  # name, type and shape
     outputs: tuple[str, ...]
-    apart: float | None
+    apart: float | None  # the largest difference of a score from the guard's, relative to the larger of it and one
 
     def __str__(self) -> str:
         opset = "" if self.opset is None else f", opset {self.opset}"

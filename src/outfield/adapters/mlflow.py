@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from outfield.files import PathLike, as_path
 from outfield.guard import COLUMNS, Guard
 from outfield.version import __version__
 
-COLUMN = "image"
-"""Of a table with several columns, the one that holds the images."""
+COLUMN = "image"  # of a table with several columns, the one that holds the images
 DATA = "model.guard"
 
 
@@ -74,18 +73,16 @@ class GuardModel:
 
 def images_of(given: Any) -> Any:
     """What is in a table, mapping or array, as a guard takes several images."""
-    columns = getattr(given, "columns", None)
-    if columns is not None or isinstance(given, Mapping):
-        names = list(given if columns is None else columns)
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
+        names = [*given]
         if COLUMN not in names and len(names) != 1:
             raise InputError(f"there are columns {names!r:.200}; the one with the images must be called {COLUMN!r}")
         given = given[COLUMN if COLUMN in names else names[0]]
-    if isinstance(given, np.ndarray) and given.dtype != object and given.dtype.kind not in "US":
+    if isinstance(given, np.ndarray) and given.dtype == np.uint8:
         return given
-    listed = given.tolist() if hasattr(given, "tolist") else given
-    if not isinstance(listed, Sequence) or isinstance(listed, str | bytes) or not len(listed):
+    if isinstance(given, str | bytes) or not hasattr(given, "__len__") or not len(given):
         raise InputError("predict takes several images: a table with a column of paths or bytes, a list, or an array")
-    return list(listed)
+    return [*given]
 
 
 def _load_pyfunc(path: str) -> GuardModel:

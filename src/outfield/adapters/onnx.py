@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from outfield.adapters.graph import Traced, Written, about, open_rows, traced
-from outfield.errors import InputError
+from outfield.adapters.graph import Traced, Written, about, open_rows, size_of, traced
+from outfield.errors import InputError, as_ours
 from outfield.extras import check_installed, library
 from outfield.files import PathLike, check_output, write_atomically, write_bytes
 from outfield.guard import Guard
 
-LARGEST = 2**31 - 1
-"""Bytes of a file with all of its numbers; those of a larger one lie beside it, since protobuf ends there."""
+LARGEST = (
+    2**31 - 1
+)  # bytes of a file with all of its numbers; protobuf ends there, and those of a larger one lie beside it
+# How far a score may be from the guard's where it is tried, relative to the larger of it and one.
 TOLERANCE = {"ONNX Runtime": 1e-3, "torch.export": 1e-4}
-"""How far a score may be from the guard's where it is tried, relative to the larger of it and one."""
-SAID = "outfield.json"
-"""The file inside of a ``.pt2`` that says what it is: ``torch.export.load(path, extra_files={"outfield.json": ""})``."""
+SAID = "outfield.json"  # inside of a ``.pt2``: ``torch.export.load(path, extra_files={"outfield.json": ""})``
 
 
 def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str = "verdicts") -> Written:
@@ -48,9 +48,7 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
     checked = check_output(path, (".onnx",))
     found = traced(guard, takes, gives)
     model = converted(found)
-    for name, text in about(guard, takes).items():
-        entry = model.metadata_props.add()
-        entry.key, entry.value = name, text
+    library("onnx.helper", extra="onnx").set_model_props(model, about(guard, takes))
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24:
         return _write_large(checked, model, found)
     content = model.SerializeToString()
@@ -127,12 +125,10 @@ def compared(model: bytes | str, found: Traced) -> float:
     runtime = library("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
-    try:
+    with as_ours("ONNX Runtime cannot run what was exported", InputError):
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         given = {name: value.numpy() for name, value in zip(found.inputs, found.examples, strict=True)}
         scores = session.run([found.outputs[0]], given)[0]
-    except Exception as error:  # of ONNX Runtime
-        raise InputError(f"ONNX Runtime cannot run what was exported: {str(error).splitlines()[0]:.300}") from error
     return difference(torch.from_numpy(scores), found, "ONNX Runtime")
 
 
@@ -140,19 +136,16 @@ def _write_large(path: Path, model: Any, found: Traced) -> Written:
     """A model and a second file with its numbers, each written atomically, the numbers first."""
     onnx = library("onnx", extra="onnx")
     with tempfile.TemporaryDirectory(dir=path.resolve().parent, prefix=".outfield-") as folder:
-        there = Path(folder) / path.name
-        data = Path(folder) / f"{path.name}.data"
-        onnx.save_model(model, str(there), save_as_external_data=True, location=data.name)
-        apart = compared(str(there), found)
-        size = there.stat().st_size + data.stat().st_size
-        for file, target in ((data, path.with_name(data.name)), (there, path)):
-            file.replace(target)
+        made = Path(folder) / path.name
+        onnx.save_model(model, str(made), save_as_external_data=True, location=f"{path.name}.data")
+        apart, size = compared(str(made), found), size_of(made.parent)
+        for file in sorted(made.parent.iterdir(), reverse=True):  # the numbers first
+            file.replace(path.with_name(file.name))
     return _written(size, found, apart, model)
 
 
 def _clean(model: Any) -> None:
     """Leave out where in this machine's files each step was traced, and call the number of rows N."""
-    del model.metadata_props[:]
     del model.graph.value_info[:]
     for entry in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
         del entry.metadata_props[:]
@@ -162,19 +155,14 @@ def _clean(model: Any) -> None:
 
 
 ATEN = torch.ops.aten
-SAME = {ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor}
-"""Steps that take a tensor where they take a number."""
-OTHERS = {
+SAME = {ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.mul.Tensor, ATEN.div.Tensor}  # take a tensor where they take a number
+OTHERS = {  # have another name where they take a tensor
     ATEN.gt.Scalar: ATEN.gt.Tensor, ATEN.ge.Scalar: ATEN.ge.Tensor, ATEN.lt.Scalar: ATEN.lt.Tensor,
     ATEN.le.Scalar: ATEN.le.Tensor, ATEN.where.ScalarOther: ATEN.where.self, ATEN.where.ScalarSelf: ATEN.where.self,
 }  # fmt: skip
-"""Steps that have another name where they take a tensor."""
-
-
-LIMITS: dict[Any, tuple[bool, ...]] = {
+LIMITS: dict[Any, tuple[bool, ...]] = {  # cut off: whether each of their numbers is a lower limit
     ATEN.clamp_min.default: (True,), ATEN.clamp_max.default: (False,), ATEN.clamp.default: (True, False),
 }  # fmt: skip
-"""Steps that cut off: whether each of their numbers is a lower limit."""
 
 
 def exact(program: Any, examples: tuple[Tensor, ...]) -> Any:
@@ -269,8 +257,7 @@ def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None
     return squares.clamp_min(0.0).sqrt().to(a.dtype)
 
 
-STEPS = {
+STEPS = {  # functions in the place of steps, for ``ExportedProgram.run_decompositions``
     ATEN.cdist.default: _cdist, ATEN.log1p.default: _log1p, ATEN.expm1.default: _expm1, ATEN.sort.stable: _sort,
     ATEN.argsort.stable: _argsort,
 }  # fmt: skip
-"""Functions in the place of steps, for ``ExportedProgram.run_decompositions``."""

@@ -65,7 +65,7 @@ class OutfieldPostprocessor(_base()):  # type: ignore[misc]
         finally:
             net.train(training)
         logits, features, labels = (torch.cat([part[i].cpu() for part in parts]) for i in range(3))
-        weight, bias = _last_layer(net)
+        weight, bias = net.get_fc() if hasattr(net, "get_fc") else (None, None)  # type: ignore[operator]
         self.detector.fit(FeatureSet(features, logits=logits, labels=labels, head_weight=weight, head_bias=bias))
         self.setup_flag = True
 
@@ -89,7 +89,3 @@ def _run(net: nn.Module, data: Tensor) -> tuple[Tensor, Tensor]:
     first = next(net.parameters(), None)
     logits, features = net(data if first is None else data.to(first.device), return_feature=True)
     return logits, features.flatten(1)
-
-
-def _last_layer(net: nn.Module) -> tuple[Any, Any]:
-    return net.get_fc() if hasattr(net, "get_fc") else (None, None)  # type: ignore[operator]

@@ -18,8 +18,7 @@ from outfield.files import PathLike, as_path
 from outfield.guard import Guard
 
 TYPES = {"uint8": "UINT8", "float32": "FP32", "bool": "BOOL", "int64": "INT64"}
-MOST_ROWS = 64
-"""Images that the server may put together."""
+MOST_ROWS = 64  # images that the server may put together
 BATCHING = "dynamic_batching {\n  max_queue_delay_microseconds: 1000\n}"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -89,35 +88,30 @@ def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", 
     check_name(name)
     if takes == "features":
         raise InputError("takes is 'features'; an ensemble takes images: 'pixels' or 'normalised'")
-    home = as_path(repository)
-    models = {step: f"{name}_{step}" for step in ("network", "detector")}
+    home, names = as_path(repository), (f"{name}_network", f"{name}_detector")
     with (
         new_folder(home / name) as whole,  # which is put in its place last, when its steps are there
-        new_folder(home / models["network"]) as network,
-        new_folder(home / models["detector"]) as detector,
+        new_folder(home / names[0]) as network,
+        new_folder(home / names[1]) as detector,
     ):
-        written = {
-            "network": _write_model(network, guard, models["network"], {}, takes=takes, gives="features"),
-            "detector": _write_model(detector, guard, models["detector"], {}, takes="features"),
-        }
-        label = [one for one in written["network"].outputs if one.startswith("label ")]
-        last = written["detector"]
-        found = last._replace(inputs=written["network"].inputs, outputs=(*last.outputs, *label))
+        first = _write_model(network, guard, names[0], {}, takes=takes, gives="features")
+        last = _write_model(detector, guard, names[1], {}, takes="features")
+        label = [one for one in first.outputs if one.startswith("label ")]
+        found = last._replace(inputs=first.inputs, outputs=(*last.outputs, *label))
         (whole / "1").mkdir()  # of a version, which holds nothing
-        text = configuration(name, found, about(guard, takes), ('platform: "ensemble"', _scheduling(models, written)))
+        how = ('platform: "ensemble"', _scheduling({names[0]: first, names[1]: last}))
+        text = configuration(name, found, about(guard, takes), how)
         (whole / "config.pbtxt").write_text(text, encoding="utf-8")
         return found._replace(size=sum(map(size_of, (whole, network, detector))))
 
 
-def _scheduling(models: dict[str, str], written: dict[str, Written]) -> str:
+def _scheduling(written: dict[str, Written]) -> str:
     """Which value of which step goes where; values are called as they are in the steps."""
     steps = []
-    for step in ("network", "detector"):
-        maps = [
-            f'      {kind}_map {{ key: "{one}" value: "{one}" }}'
-            for kind, values in (("input", written[step].inputs), ("output", written[step].outputs))
-            for one in (value.split(" ")[0] for value in values)
-        ]
-        lines = [f'      model_name: "{models[step]}"', "      model_version: -1", *maps]
+    for model, found in written.items():
+        lines = [f'      model_name: "{model}"', "      model_version: -1"]
+        for kind, values in (("input", found.inputs), ("output", found.outputs)):
+            names = (value.split(" ")[0] for value in values)
+            lines += [f'      {kind}_map {{ key: "{name}" value: "{name}" }}' for name in names]
         steps.append("    {\n" + "\n".join(lines) + "\n    }")
     return "ensemble_scheduling {\n  step [\n" + ",\n".join(steps) + "\n  ]\n}"

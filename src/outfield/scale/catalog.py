@@ -10,9 +10,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,10 @@ from outfield.features import FeatureSet, arrow, columns_by_field, parquet_file,
 from outfield.images import IMAGE_ENDINGS, Skipped, image_names
 from outfield.scale.storage import Place, digest, stamp
 
-LEAST, MOST, PARTS = 64, 4096, 64
-"""Rows of a part by default: at least, at most, and into how many parts a source is cut in between."""
+LEAST, MOST, PARTS = 64, 4096, 64  # rows of a part: at least, at most; and how many parts a source has in between
 TABLES, LISTS = ".parquet", (".txt", ".lst")
-NAMES = ("file", "path", "name", "key")
-"""Columns that say what a row is called; the first of them that is there counts."""
-IMAGES = ("image", "bytes", "content")
-"""Columns of encoded images: of bytes, or of structures with ``bytes``, as the data sets of Hugging Face have them."""
+NAMES = ("file", "path", "name", "key")  # columns that say what a row is called; the first of them that is there counts
+IMAGES = ("image", "bytes", "content")  # encoded images: bytes, or structures with ``bytes``, as of Hugging Face
 FILES_AT_ONCE = 16
 KNOWN = (
     "a folder of images, an image, a list of them (.txt, one address or path in each line), a Parquet file, a folder of these, "
@@ -38,16 +35,13 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a source: image files ``names`` in the folder ``root``, or rows of the Parquet file ``root``.
-
-    ``prefix`` stands before a name in results; ``stamp`` is another one where the Parquet file was changed.
-    """
+    """Consecutive rows of a source: image files ``names`` in the folder ``root``, or rows of the Parquet file ``root``."""
 
     rows: int
     root: str
-    prefix: str
+    prefix: str  # of a name in results
     names: tuple[str, ...] = ()
-    stamp: str = ""
+    stamp: str = ""  # another one where the Parquet file was changed
     start: int = 0
     number: int = 0
 
@@ -74,11 +68,8 @@ class Part:
         if self.names:
             return [readable(self.prefix + name) for name in self.names]
         with _parquet(place := self.place()) as file:
-            column, image = _column(file.schema_arrow, NAMES), _column(file.schema_arrow, IMAGES)
-            if column is None and image is not None:
-                kind = file.schema_arrow.field(image).type
-                if arrow().types.is_struct(kind) and "path" in [field.name for field in kind]:
-                    column = f"{image}.path"
+            there = {file.schema.column(place).path for place in range(len(file.schema))}
+            column = next((name for name in (*NAMES, *(f"{one}.path" for one in IMAGES)) if name in there), None)
             cells = [None] * self.rows if column is None else self._table(file, [column]).column(0).to_pylist()
         cells = [cell["path"] if isinstance(cell, dict) else cell for cell in cells]
         return [
@@ -116,14 +107,13 @@ class Part:
 
     def _table(self, file: Any, columns: Sequence[str | None]) -> Any:
         """Its rows of some columns, without holding other rows of their groups."""
-        ends, groups, done, held = 0, [], None, []
-        for group in range(file.metadata.num_row_groups):
-            begins, ends = ends, ends + file.metadata.row_group(group).num_rows
-            if begins < self.stop and ends > self.start:
-                groups.append(group)
-                done = begins if done is None else done
-        if done is None or ends < self.stop:
-            raise FileFormatError(f"{self.prefix} has {ends:,} rows instead of {self.stop:,}; it was changed meanwhile")
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        edges = [*accumulate(sizes, initial=0)]
+        if edges[-1] < self.stop:
+            what = f"{self.prefix} has {edges[-1]:,} rows instead of {self.stop:,}"
+            raise FileFormatError(f"{what}; it was changed meanwhile")
+        groups = [group for group, (first, end) in enumerate(pairwise(edges)) if first < self.stop and end > self.start]
+        done, held = edges[groups[0]], []
         for batch in file.iter_batches(1024, row_groups=groups, columns=columns):
             first, last = max(self.start - done, 0), min(self.stop - done, len(batch))
             held += [batch.slice(first, last - first)] if last > first else []
@@ -174,9 +164,8 @@ class Catalog:
     def __len__(self) -> int:
         return sum(one.rows for one in self.wholes)
 
-    def parts(self, size: int | None = None) -> list[Part]:
+    def parts(self, size: int) -> list[Part]:
         """All rows in parts of ``size`` at most; none reaches from one Parquet file into another."""
-        size = default_part_rows(len(self)) if size is None else size
         require_number("part_rows", size, least=1, whole=True)
         cut: list[Part] = []
         for one in self.wholes:
@@ -239,21 +228,17 @@ def _stamps_here(place: Place) -> dict[str, str]:
     for folder, _, names in os.walk(place.path):
         inner = os.path.relpath(folder, place.path)
         found += [os.path.normpath(f"{inner}/{name}") for name in names if name.lower().endswith(TABLES)]
-    stamps = {}
-    for name in found:
-        try:
+    stamps = dict.fromkeys(found, "")
+    for name in stamps:
+        with suppress(OSError):
             status = os.stat(f"{place.path}/{name}")
             stamps[name] = stamp({"size": status.st_size, "mtime": status.st_mtime_ns})
-        except OSError:
-            stamps[name] = ""
     return stamps
 
 
 def _list(place: Place) -> Catalog:
-    try:
+    with as_ours(f"{place.shown} is no list of images: it is not text in UTF-8", InputError, UnicodeDecodeError):
         lines = place.read().decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place.shown} is no list of images: it is not text in UTF-8") from error
     names = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
     if not names:
         raise InputError(f"there is no image in the list {place.shown}; write an address or a path in each line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,9 @@ from outfield.errors import InputError, OutfieldError, StorageError, as_ours
 from outfield.extras import library
 
 LOCAL = "local"
-STORE = 256 * 2**20
-"""Bytes of shared memory of a new cluster, besides what has to lie there: work and results go through files."""
-RETRIES = 4
-"""How often work is done again whose worker died: what kills one worker would kill every worker after it."""
-BLOCKS = 4096
-"""Pieces in which Ray Data hands items out, at most."""
+STORE = 256 * 2**20  # bytes of shared memory of a new cluster, besides what has to lie there: results go through files
+RETRIES = 4  # how often work is done again whose worker died: what kills one worker would kill every worker after it
+BLOCKS = 4096  # pieces in which Ray Data hands items out, at most
 
 
 @contextmanager
@@ -38,11 +35,11 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    wrong = f"there is no Ray cluster at {address}"
     if address == LOCAL:
-        own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE + 2 * content}
-        settings |= {**own, "_temp_dir": os.environ.get("RAY_TMPDIR")}
-    where = "no Ray cluster could be started here" if address == LOCAL else f"there is no Ray cluster at {address}"
-    with as_ours(where, StorageError):
+        settings |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE + 2 * content}
+        settings["_temp_dir"], wrong = os.environ.get("RAY_TMPDIR"), "no Ray cluster could be started here"
+    with as_ours(wrong, StorageError):
         ray.init(address=address, **settings)
     try:
         yield ray
@@ -52,16 +49,13 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
 
 def _check_address(address: str) -> None:
     """Find out whether anything listens at ``HOST:PORT``; Ray would go on trying for minutes."""
-    wrong = f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
-    if not isinstance(address, str) or not address:
-        raise InputError(wrong)
-    if ":" not in address:
-        return
     host, _, port = address.rpartition("//")[2].rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(wrong)
-    with as_ours(f"there is no Ray cluster at {address}", StorageError, OSError):
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    if not address or (":" in address and not (host and port.isdecimal() and 0 < int(port) < 2**16)):
+        right = "it must be local, auto, or where a cluster listens, such as host:6379"
+        raise InputError(f"address is {address!r}; {right}")
+    if host:
+        with as_ours(f"there is no Ray cluster at {address}", StorageError, OSError):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
@@ -77,14 +71,7 @@ def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
 
 
 def mapped(
-    ray: Any,
-    worker: type,
-    arguments: Sequence[Any],
-    items: Sequence[Mapping[str, Any]],
-    *,
-    workers: int,
-    cpus: int = 1,
-    gpus: int = 0,
+    worker: type, arguments: tuple[Any, ...], items: list[dict[str, Any]], workers: int, cpus: int = 1, gpus: int = 0
 ) -> Iterator[dict[str, Any]]:
     """What workers say of items (rows of plain values), as it comes. Ray Data starts a worker that died, and its item, again.
 
@@ -96,29 +83,17 @@ def mapped(
     # Ray Data waits a tenth of a second for all that is under way before it hands out more; meanwhile a worker goes on with its
     # second item. Where there are few, the second is left to a worker that starts later.
     at_a_time = 2 if len(items) >= 4 * count else 1
-    with _quiet(data):
-        work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
-            worker, batch_size=1, compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
-            fn_constructor_args=tuple(arguments), num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
-        )  # fmt: skip
-        for row in work.iter_rows():
-            if row["error"]:
-                raise error_of(row["error"])
-            yield row
-
-
-@contextmanager
-def _quiet(data: Any) -> Iterator[None]:
-    """Ray Data without its own lines of progress."""
-    context, logger = data.DataContext.get_current(), logging.getLogger("ray.data")
-    before = context.enable_progress_bars, context.enable_auto_log_stats, logger.level
+    context = data.DataContext.get_current()
     context.enable_progress_bars = context.enable_auto_log_stats = False
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        context.enable_progress_bars, context.enable_auto_log_stats, level = before
-        logger.setLevel(level)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    work = data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
+        worker, batch_size=1, compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
+        fn_constructor_args=arguments, num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
+    )  # fmt: skip
+    for row in work.iter_rows():
+        if row["error"]:
+            raise error_of(row["error"])
+        yield row
 
 
 def error_text(error: OutfieldError) -> str:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +32,10 @@ from outfield.scale.storage import Place, digest
 from outfield.version import __version__
 
 log = logging.getLogger("outfield")
-WINDOW, FILES_AT_ONCE = 64, 16
-"""Image files that are read ahead, and at the same time: object stores take long to begin an answer."""
+WINDOW, FILES_AT_ONCE = (
+    64,
+    16,
+)  # image files read ahead, and at the same time: object stores take long to begin an answer
 
 
 class Scored(NamedTuple):
@@ -95,7 +97,9 @@ def score_files(
     size = default_part_rows(len(found)) if part_rows is None else part_rows
     parts = found.parts(size)
     sha256 = hashlib.sha256(content).hexdigest()
-    results = Results(target, Manifest(sha256, found.digest, len(found), len(parts), size, threads, on_error))
+    of: dict[str, str | int] = {"guard": sha256, "source": found.digest, "rows": len(found), "parts": len(parts)}
+    results = Results(target, {**of, "part_rows": size, "threads": threads, "on_error": on_error})
+    settings = on_error, results.mark, results.columns
     todo = results.missing(parts)
     if len(todo) < len(parts):
         log.info("%s of %s parts are there already", f"{len(parts) - len(todo):,}", f"{len(parts):,}")
@@ -103,14 +107,12 @@ def score_files(
             results.check([part for part in parts if part not in {*todo}])
     try:
         if model is not None:
-            scorer = Scorer(model, target, on_error, results.mark, results.columns)
+            scorer = Scorer(model, target, *settings)
             with limited_worker("scoring", threads) as pool:
                 results.keep(todo, ((part.file, pool.submit(scorer.write, part).result()) for part in todo))
         elif todo:
             with connected(address, None if workers is None else workers * threads, len(content)) as ray:
-                count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
-                given = (ray.put(content), "cuda" if gpus else "cpu", threads, target.address, on_error, results.mark)
-                _score_on_ray(ray, (*given, results.columns), todo, count, threads, gpus, results)
+                _score_on_ray(ray, content, todo, results, settings, workers, threads, device)
         with bar("checking results", len(parts), "parts"):
             rows, ood, failed = results.check(parts)
     finally:
@@ -121,11 +123,14 @@ def score_files(
 
 
 def _score_on_ray(
-    ray: Any, given: tuple[Any, ...], parts: Sequence[Part], workers: int, threads: int, gpus: int, results: Results
-) -> None:
+    ray: Any, content: bytes, parts: Sequence[Part], results: Results, settings: tuple[Any, ...], workers: int | None,
+    threads: int, device: str,
+) -> None:  # fmt: skip
     """Score parts on workers that hold the guard."""
+    count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
+    given = ray.put(content), "cuda" if gpus else "cpu", threads, results.out.address, *settings
     items = [{"part": part.to_text()} for part in parts]
-    rows = mapped(ray, ScoringActor, given, items, workers=workers, cpus=threads, gpus=gpus)
+    rows = mapped(ScoringActor, given, items, count, threads, gpus)
     try:
         results.keep(parts, ((row["file"], row["sha256"]) for row in rows))
     except ray.exceptions.RayError as error:
@@ -138,8 +143,7 @@ def _score_on_ray(
 
 def _gpus(ray: Any, device: str) -> int:
     """How many GPUs a worker gets."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device is {device!r}; workers of Ray take auto, cpu or cuda")
+    require_choice("device", device, ("auto", "cpu", "cuda"))
     there = ray.cluster_resources().get("GPU", 0) >= 1
     if device == "cuda" and not there:
         raise InputError("device is 'cuda', but the cluster has no GPU; use cpu or auto")
@@ -147,7 +151,7 @@ def _gpus(ray: Any, device: str) -> int:
 
 
 class Scorer:
-    """A guard that scores parts into a folder; ``mark`` is of its :class:`Manifest`, ``columns`` of :class:`Results`."""
+    """A guard that scores parts into a folder; ``mark`` and ``columns`` are of :class:`Results`."""
 
     def __init__(self, guard: Guard, out: Place, on_error: str, mark: str, columns: Mapping[str, str]) -> None:
         self.guard, self.out, self.on_error, self.mark, self.columns = guard, out, on_error, mark, columns
@@ -177,17 +181,14 @@ class Scorer:
 
     def as_parquet(self, verdicts: Sequence[Verdict]) -> bytes:
         """Verdicts as a Parquet file that bears the mark, with the same columns whatever the verdicts are."""
-        pyarrow, columns = arrow(), {}
-        texts = ("file", "class_name", "triggered_by", "error", "group", "why_not")
-        kinds = dict.fromkeys(texts, pyarrow.string()) | dict.fromkeys(("is_ood", "accept"), pyarrow.bool_())
-        kinds["class_index"] = pyarrow.int64()
+        pyarrow, columns, file = arrow(), {}, io.BytesIO()
+        kinds = dict.fromkeys(("file", "class_name", "triggered_by", "error", "group", "why_not"), "string")
+        kinds |= {"is_ood": "bool", "accept": "bool", "class_index": "int64"}
         for name in (*COLUMNS, *(() if self.guard.decision is None else self.guard.decision.columns)):
             cells = [getattr(one, name) for one in verdicts]
-            columns[self.columns.get(name, name)] = pyarrow.array(cells, kinds.get(name, pyarrow.float64()))
+            columns[self.columns.get(name, name)] = pyarrow.array(cells, kinds.get(name, "float64"))
         for member in self.guard.members:
-            cells = [one.members.get(member) for one in verdicts]
-            columns[f"p_value {member}"] = pyarrow.array(cells, pyarrow.float64())
-        file = io.BytesIO()
+            columns[f"p_value {member}"] = pyarrow.array([one.members.get(member) for one in verdicts], "float64")
         table = pyarrow.table(columns).replace_schema_metadata({MARK: self.mark.encode()})
         pyarrow.parquet.write_table(table, file, write_page_checksum=True)
         return file.getvalue()
@@ -250,16 +251,13 @@ def _content(address: str, shown: str) -> bytes | OutfieldError:
     return content
 
 
+# Readers of folders of Parquet files leave names out that begin with an underscore.
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
-"""Readers of folders of Parquet files leave names out that begin with an underscore."""
+# Version 1, of Outfield 0.1.0, has no digests, and a column ``rang`` for ``triggered_by``; it is gone on with as it is.
 FORMAT, VERSION = "outfield scores", 2
-"""Version 1, of Outfield 0.1.0, has no digests, and a column ``rang`` for ``triggered_by``; it is gone on with as it is."""
-MARK = b"outfield"
-"""The key in a Parquet file's metadata under which a part says what it belongs to."""
-PAUSE = 20
-"""Seconds between two writings of the manifest, for each second that one takes."""
-NAMED = 20
-"""Damaged files that an error names, at most."""
+MARK = b"outfield"  # the key in a Parquet file's metadata under which a part says what it belongs to
+PAUSE = 20  # seconds between two writings of the manifest, for each second that one takes
+NAMED = 20  # damaged files that an error names, at most
 SAYS = {
     "guard": "another guard", "source": "another source, or files of it that were changed since",
     "rows": "another number of rows", "parts": "another number of parts",
@@ -268,29 +266,14 @@ SAYS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What results in a folder are of (SHA-256 of the guard, digest of the source, …): who goes on must agree in all of it."""
-
-    guard: str
-    source: str
-    rows: int
-    parts: int
-    part_rows: int
-    threads: int
-    on_error: str
-
-    @property
-    def mark(self) -> str:
-        """A digest of all of it, which each of its parts bears."""
-        return digest(*(f"{name}={value}" for name, value in asdict(self).items()))
-
-
 class Results:
-    """A folder of results that is begun, or was begun for the same ones; ``digests`` are the SHA-256 of parts by name."""
+    """A folder of results that is begun, or gone on with; ``digests`` are the SHA-256 of parts by name.
 
-    def __init__(self, out: Place, manifest: Manifest) -> None:
-        self.out, self.mark = out, manifest.mark
+    Who goes on must agree with all that they are ``of``; each part bears the ``mark``, a digest of it.
+    """
+
+    def __init__(self, out: Place, of: Mapping[str, str | int]) -> None:
+        self.out, self.mark = out, digest(*(f"{name}={value}" for name, value in of.items()))
         there = out.exists()
         if there and not out.is_folder():
             raise InputError(f"--out {out.shown} is a file; results are a folder: name one that is new or empty")
@@ -301,15 +284,14 @@ class Results:
                 raise InputError(f"{what}; name a folder of its own")
             out.make_folder()
             head = {"format": FORMAT, "version": VERSION, "outfield": __version__, "torch": str(torch.__version__)}
-            out.under(MANIFEST).write_first(_text({**head, **asdict(manifest)}))
+            out.under(MANIFEST).write_first(_text({**head, **of}))
         self.head = _read(out.under(MANIFEST))
         self.digests: dict[str, str] = self.head.pop("sha256", {})
         self.columns = {"triggered_by": "rang"} if self.head["version"] == 1 else {}
         self._saved = self._cost = 0.0
-        for name, value in asdict(manifest).items():
+        for name, value in of.items():
             if self.head.get(name) != value:
-                said = SAYS[name].format(self.head.get(name))
-                what = f"--out {out.shown} holds results of {said}"
+                what = f"--out {out.shown} holds results of {SAYS[name].format(self.head.get(name))}"
                 raise InputError(f"{what}; go on with what they were begun with, or name another folder")
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:

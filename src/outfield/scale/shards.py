@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,12 @@ from outfield.scale.catalog import Part, catalog
 from outfield.scale.cluster import connected, error_text, mapped, worker_count
 from outfield.scale.storage import Place
 
-PART_ROWS = 16_384
-"""Rows of a part, which a worker that fits a mixture holds at a time."""
-SHARES = 64
-"""Shares of the parts, at most, for any number of workers: the order of additions depends on the source alone."""
+PART_ROWS = 16_384  # of which a worker that fits a mixture holds one part at a time
+SHARES = 64  # of the parts, at most, for any number of workers: the order of additions depends on the source alone
 FIELDS = ("classes", "counts", "means", "scatter")
 
 
-def fit_mixture(
-    detector: MixtureDetector,
-    source: str,
-    *,
-    workers: int | None = None,
-    address: str = "local",
-    part_rows: int = PART_ROWS,
-) -> int:
+def fit_mixture(detector: MixtureDetector, source: str, *, workers: int | None = None, address: str = "local") -> int:
     """Fit a detector of the mixture on Parquet files with the workers of a Ray cluster; returns the number of rows.
 
     Every worker sees its rows once. Counts, means and scatter are merged in float64, pairwise by neighbours (Chan et al. 1979),
@@ -44,7 +35,7 @@ def fit_mixture(
     rows = catalog(source)
     if not rows.tables or Place.of(source).in_own_memory:
         raise InputError(f"{source} must be Parquet of features and labels that all workers can read")
-    parts = [part.to_text() for part in rows.parts(part_rows)]
+    parts = [part.to_text() for part in rows.parts(PART_ROWS)]
     shares = np.array_split(np.array(parts, object), min(SHARES, len(parts)))  # which lie side by side
     items = [{"number": number, "parts": "\n".join(share)} for number, share in enumerate(shares)]
     found: dict[int, ClassStatistics] = {}
@@ -53,7 +44,7 @@ def fit_mixture(
         bar(f"fitting {type(detector).__name__}", len(shares), "shares") as advance,
         as_ours("workers died or failed", StorageError, ray.exceptions.RayError),
     ):
-        for row in mapped(ray, Gatherer, (detector,), items, workers=worker_count(ray, workers)):
+        for row in mapped(Gatherer, (detector,), items, worker_count(ray, workers)):
             found[int(row["number"])] = ClassStatistics(**load(row["statistics"]))
             advance(len(found))
     detector.fit_statistics(merged([found[number] for number in range(len(shares))]))
@@ -80,12 +71,9 @@ class Gatherer:
         (number,), (texts,) = batch["number"], batch["parts"]
         content, error = b"", ""
         try:
-            found = self.detector.statistics(self._rows(str(texts)))
+            parts = map(Part.of_text, str(texts).splitlines())
+            found = self.detector.statistics(part.features((self.detector.field, "labels")) for part in parts)
             content = save({name: getattr(found, name).cpu().contiguous() for name in FIELDS})
         except OutfieldError as problem:
             error = error_text(problem)
         return {"number": [int(number)], "statistics": [content], "error": [error]}
-
-    def _rows(self, texts: str) -> Iterator[Any]:
-        for text in texts.splitlines():
-            yield Part.of_text(text).features((self.detector.field, "labels"))

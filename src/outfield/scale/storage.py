@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,8 +14,8 @@ from outfield.errors import InputError, MissingExtraError, StorageError, as_ours
 from outfield.extras import library
 from outfield.files import open_to_read, write_bytes, write_new
 
+# What file systems say of a file that changes with its content; the first that is there is taken.
 STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
-"""What file systems say of a file that changes with its content; the first that is there is taken."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,14 @@ class Place:
             raise InputError(f"{address:.200} is no address that fsspec can open: {error}") from error
         return cls(system, path, address)
 
-    def _has_protocol(self, name: str) -> bool:
-        kind = self.system.protocol
-        return name in ((kind,) if isinstance(kind, str) else kind)
-
     @property
     def local(self) -> bool:
-        return self._has_protocol("file")
+        return self.address.startswith("file:")
 
     @property
     def in_own_memory(self) -> bool:
         """Whether no other process can see it."""
-        return self._has_protocol("memory")
+        return self.address.startswith("memory:")
 
     @property
     def address(self) -> str:
@@ -108,14 +104,12 @@ class Place:
 
     def write_first(self, content: bytes) -> None:
         """Write a file unless there is one: of several that try at once, one succeeds wherever the file system can tell."""
-        with self._errors("write"):
+        with self._errors("write"), suppress(FileExistsError):
             if self.local:
                 write_new(Path(self.path), content)
                 return
             try:
                 self.system.pipe_file(self.path, content, mode="create")
-            except FileExistsError:
-                return
             except (TypeError, ValueError, NotImplementedError):  # it can only write over what is there
                 self.system.pipe_file(self.path, content)
 
@@ -131,10 +125,9 @@ class Place:
 
     def stamps(self) -> dict[str, str]:
         """The stamp of every file in the folder, at any depth, by its name relative to it."""
-        start = self.path.rstrip("/") + "/"
         with self._errors("read"):
             found: Mapping[str, Mapping[str, Any]] = self.system.find(self.path, detail=True)
-        return {path.removeprefix(start): stamp(about) for path, about in found.items() if path.startswith(start)}
+        return {path.removeprefix(f"{self.path.rstrip('/')}/"): stamp(about) for path, about in found.items()}
 
     def matches(self) -> list[Place]:
         """The files that a pattern such as ``s3://bucket/part-*.parquet`` stands for, in alphabetical order."""

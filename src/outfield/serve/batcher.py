@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import OutfieldError
 from outfield.features import FeatureSet
 from outfield.guard import ExplainedVerdict, Guard, Verdict
+from outfield.serve.body import Rows
 
-COLUMNS_TOLD = 3
-"""Of a row that is OOD, at most."""
+WAIT = 0.004  # seconds for which a batch that is not full waits for images on their way
+COLUMNS_TOLD = 3  # of a row that is OOD, at most
 
 
 @dataclass(eq=False)
 class Job:
-    """One request: prepared images (N, h, w, C), rows of the network or columns of a table, and the guard that judges them.
-
-    Images of a guard of boxes have sizes of their own: a list of (3, H, W), which is judged by itself.
-
-    After the deadline, by the monotonic clock, no client waits for the answer any more. With ``why`` the verdicts on rows of a
-    table name columns.
-    """
+    """One request: images or rows, and the guard that judges them."""
 
     guard: Guard
-    rows: Tensor | list[Tensor] | FeatureSet | Mapping[str, np.ndarray]
-    deadline: float
-    why: bool = False
+    rows: Tensor | list[Tensor] | Rows  # images (N, h, w, C), or for a guard of boxes (3, H, W) of sizes of their own
+    why: bool = False  # whether the verdicts on rows of a table name columns
     answer: Future[list[Verdict]] = field(default_factory=Future)
 
 
 class Batcher:
     """A queue of jobs, and the thread that works on them in their order.
 
-    A batch has ``batch`` images at most, unless one job has more; one that is not full waits up to ``wait`` seconds while more
-    images are on their way. ``done`` is called in the thread with the verdicts of each batch, before clients get the answer.
+    A batch has ``batch`` images at most, unless one job has more. ``done`` is called in the thread with the verdicts of each
+    batch, before clients get the answer.
     """
 
-    def __init__(self, name: str, batch: int, wait: float, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
-        self.batch, self.wait, self._done = batch, wait, done
+    def __init__(self, name: str, batch: int, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
+        self.batch, self._done = batch, done
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._coming = 0
@@ -63,8 +54,6 @@ class Batcher:
 
     def submit(self, job: Job) -> Future[list[Verdict]]:
         with self._changed:
-            if self._stopping:
-                raise RuntimeError("the batcher was stopped")
             self._jobs.append(job)
             self._changed.notify()
         return job.answer
@@ -78,12 +67,7 @@ class Batcher:
 
     def _run(self) -> None:
         while jobs := self._next():
-            now = time.monotonic()
-            live = [job for job in jobs if job.deadline > now and job.answer.set_running_or_notify_cancel()]
-            for job in jobs:
-                if job not in live and not job.answer.done():
-                    job.answer.set_exception(TimeoutError())
-            if live:
+            if live := [job for job in jobs if job.answer.set_running_or_notify_cancel()]:  # for which somebody waits
                 self._judge(live)
 
     def _next(self) -> list[Job]:
@@ -92,9 +76,7 @@ class Batcher:
             self._changed.wait_for(lambda: self._jobs or self._stopping)
             if not self._jobs:
                 return []
-            until = time.monotonic() + self.wait
-            while self._fitting() is None and self._coming > 0 and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._fitting() is not None or self._coming <= 0, WAIT)
             count = self._fitting() or len(self._jobs)
             return [self._jobs.popleft() for _ in range(count)]
 
@@ -116,12 +98,11 @@ class Batcher:
             verdicts = _verdicts(jobs)
             self._done(jobs[0].guard, verdicts)
         except Exception as error:  # whatever it is, those who wait are told, and the thread goes on
-            if len(jobs) > 1 and isinstance(error, OutfieldError):
-                for job in jobs:  # only the one whose rows are wrong is told so
+            if len(jobs) == 1:
+                jobs[0].answer.set_exception(error)
+            else:  # only the one whose rows are wrong is told so
+                for job in jobs:
                     self._judge([job])
-                return
-            for job in jobs:
-                job.answer.set_exception(error)
             return
         left = iter(verdicts)
         for job in jobs:  # several have images, each as many as verdicts

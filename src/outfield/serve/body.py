@@ -27,8 +27,7 @@ from outfield.guard import Guard
 from outfield.percent import counted
 from outfield.serve.limits import Limits, Refused, busy
 
-DRAIN_SECONDS = 2.0
-"""For which more of a body that is refused is read and thrown away: a client that is still sending would not see the answer."""
+DRAIN_SECONDS = 2.0  # for which a refused body is read on: a client that is still sending would not see the answer
 
 
 class Bodies:
@@ -38,43 +37,38 @@ class Bodies:
         self.limits, self.held = limits, 0
 
     @contextlib.asynccontextmanager
-    async def read(self, request: Request, deadline: float) -> AsyncIterator[bytearray]:
-        """The body, for as long as the block runs."""
-        body = bytearray()
+    async def read(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body, for as long as the block runs, which ends when the time of the request is over."""
+        body, has_come, began = bytearray(), False, request.scope["state"]["began"]
         try:
-            try:
-                self._check_head(request)
-                async with asyncio.timeout(deadline - time.monotonic()):
+            async with asyncio.timeout(began + self.limits.timeout - time.monotonic()):
+                try:
+                    self._check(int(request.headers.get("content-length", "0")))
+                    if request.headers.get("content-encoding", "identity").lower() != "identity":
+                        raise Refused(415, "the body is compressed (Content-Encoding); send it as it is")
                     async for part in request.stream():
-                        self._take(body, part)
-            except TimeoutError as error:
-                message = f"the request did not arrive within {self.limits.timeout:g} s"
-                raise Refused(408, message, {"Connection": "close"}) from error
-            except Refused as refused:
-                await drain(request, 4 * self.limits.body)
-                refused.headers["Connection"] = "close"
-                raise
-            yield body
+                        self._check(len(body) + len(part))
+                        if self.held + len(part) > 8 * self.limits.body:
+                            raise busy("the requests of all clients together are too long")
+                        body += part
+                        self.held += len(part)
+                except Refused as refused:
+                    await drain(request, 4 * self.limits.body)
+                    refused.headers = {**(refused.headers or {}), "Connection": "close"}
+                    raise
+                has_come = True
+                yield body
+        except TimeoutError as error:
+            if has_come:
+                raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
+            message = f"the request did not arrive within {self.limits.timeout:g} s"
+            raise Refused(408, message, {"Connection": "close"}) from error
         finally:
             self.held -= len(body)
 
-    def _check_head(self, request: Request) -> None:
-        said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or int(said) > self.limits.body:
-            raise self._too_long()
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Refused(415, "the body is compressed (Content-Encoding); send it as it is")
-
-    def _take(self, body: bytearray, part: bytes) -> None:
-        if len(body) + len(part) > self.limits.body:
-            raise self._too_long()
-        if self.held + len(part) > self.limits.held:
-            raise busy("the requests of all clients together are too long")
-        body += part
-        self.held += len(part)
-
-    def _too_long(self) -> Refused:
-        return Refused(413, f"the request is longer than {self.limits.body:,} bytes; send less at once")
+    def _check(self, length: int) -> None:
+        if length > self.limits.body:
+            raise Refused(413, f"the request is longer than {self.limits.body:,} bytes; send less at once")
 
 
 async def drain(request: Request, most: int) -> None:
@@ -84,15 +78,12 @@ async def drain(request: Request, most: int) -> None:
         async with asyncio.timeout(DRAIN_SECONDS):
             while left > 0:
                 message = await request.receive()
-                left -= len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    return
+                left = left - len(message["body"]) if message.get("more_body") else 0
 
 
 # CloudEvents 1.0 over HTTP, as payload loggers and brokers post them
 
-ATTRIBUTES = ("specversion", "id", "source", "type")
-"""What every event has."""
+ATTRIBUTES = ("specversion", "id", "source", "type")  # what every event has
 LONGEST_ATTRIBUTE = 2048
 
 
@@ -118,27 +109,25 @@ def event_of(headers: Headers, body: bytearray) -> Event:
         raise Refused(
             415, f"events come one by one, in binary mode or as application/cloudevents+json, not as {kind:.60}"
         )
-    try:
+    with as_ours("the event cannot be read", InputError, ValueError, RecursionError, AttributeError):
         if kind == "application/cloudevents+json":
             said = json.loads(body)
             about = {name: value for name, value in said.items() if isinstance(value, str)}
             packed = said.get("data_base64")
             if packed is not None and ("data" in said or not isinstance(packed, str)):
                 raise ValueError("data_base64 is a text, and there where data is not")
-            about.pop("data_base64", None)
             data = json.dumps(said.get("data")).encode() if packed is None else base64.b64decode(packed, validate=True)
         else:
             about = {name[3:]: _unescaped(value) for name, value in headers.items() if name.startswith("ce-")}
             data = bytes(body)
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise Refused(400, f"the event cannot be read: {error!s:.200}") from error
-    if missing := [name for name in ATTRIBUTES if not about.get(name)]:
-        what, are = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1]))), "are" if missing[1:] else "is"
-        raise Refused(400, f"not a CloudEvent: {what} {are} missing (headers ce-…, or a JSON object)")
+    *others, last = [name for name in ATTRIBUTES if not about.get(name)] or [""]
+    if last:
+        what = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        raise InputError(f"not a CloudEvent: {what} missing (headers ce-…, or a JSON object)")
     if about["specversion"] != "1.0":
-        raise Refused(400, f"the event is of CloudEvents {about['specversion']:.20}; send 1.0")
+        raise InputError(f"the event is of CloudEvents {about['specversion']:.20}; send 1.0")
     if max(len(about[name]) for name in ATTRIBUTES) > LONGEST_ATTRIBUTE:
-        raise Refused(400, f"an attribute of the event is longer than {LONGEST_ATTRIBUTE:,} letters")
+        raise InputError(f"an attribute of the event is longer than {LONGEST_ATTRIBUTE:,} letters")
     return Event(about, data)
 
 
@@ -148,8 +137,7 @@ def _unescaped(value: str) -> str:
     return unquote(value, errors="strict")
 
 
-OUTLIER = "org.kubeflow.serving.inference.outlier"
-"""The type of the event that answers, as alibi-detect's server has it on KServe."""
+OUTLIER = "org.kubeflow.serving.inference.outlier"  # of the event that answers, as of alibi-detect's server on KServe
 TAKEN_OVER = ("inferenceservicename", "namespace", "component", "endpoint")
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
 
@@ -161,9 +149,11 @@ def answering(event: Event, source: str) -> dict[str, str]:
     return {f"ce-{name}": quote(value, PRINTABLE, errors="replace") for name, value in about.items()}
 
 
-AT_ONCE = 65_536
-"""Bytes of a body that are read without giving other clients a turn."""
+AT_ONCE = 65_536  # bytes of a body that are read without giving other clients a turn
 KINDS = "multipart/form-data with files, an image (image/…), or rows as text/csv or application/json"
+
+
+Rows = FeatureSet | Mapping[str, np.ndarray]
 
 
 class Upload(NamedTuple):
@@ -179,11 +169,10 @@ async def uploads_of(body: bytearray, content_type: str, limits: Limits) -> list
     kind, options = parse_options_header(content_type)
     if kind.startswith(b"image/") or kind in (b"application/octet-stream", b"text/csv", b"application/json"):
         return [Upload(None, bytes(body), kind == b"application/json")]
-    boundary = options.get(b"boundary", b"")
-    if kind != b"multipart/form-data" or not boundary:
+    if kind != b"multipart/form-data" or not (boundary := options.get(b"boundary")):
         raise Refused(415, f"the Content-Type is {content_type[:100]!r}; send {KINDS}")
     if b"--" + boundary + b"--" not in body[-len(boundary) - 64 :]:
-        raise Refused(400, "the form is broken: its end is missing")
+        raise InputError("the form is broken: its end is missing")
     parser = MultiPartParser(Headers({"content-type": content_type}), _pieces(body), max_files=limits.images)
     parser.spool_max_size = limits.body + 1  # so that no file is written to disk
     try:
@@ -192,10 +181,10 @@ async def uploads_of(body: bytearray, content_type: str, limits: Limits) -> list
         said = getattr(error, "message", str(error))
         if "Too many files" in said:
             raise Refused(413, f"the form has more than {limits.images} files; send fewer at once") from error
-        raise Refused(400, f"the form is broken: {said}") from error
+        raise InputError(f"the form is broken: {said}") from error
     files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
     if not files:
-        raise Refused(400, "there is no file in the form; send at least one")
+        raise InputError("there is no file in the form; send at least one")
     named = [(_file_name(one.filename or ""), one.file.read()) for one in files]
     return [Upload(name, content, name.lower().endswith(".json")) for name, content in named]
 
@@ -214,8 +203,7 @@ def _file_name(given: str) -> str:
 
 # Rows, of a table objects or lines below the names of the columns, of features lists of numbers
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
-"""Cells of a CSV that hold nothing."""
+MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")  # cells of a CSV that hold nothing
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -248,7 +236,7 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
     return found
 
 
-def together(rows: list[Any], guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
+def together(rows: list[Any], guard: Guard) -> Rows:
     """Rows as features, or as the columns of a table."""
     if guard.reader.columns:
         names = dict.fromkeys(chain.from_iterable(rows))
@@ -279,16 +267,13 @@ def _object(row: Any, guard: Guard, it: str = "it") -> dict[str, Any]:
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:
-    with (
-        as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError),
-        np.errstate(over="ignore"),
-    ):
-        found = np.array(row, np.float32)
+    with as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError):
+        found = np.array(row, np.float64)
     if found.shape != (width,):
         raise InputError(f"it has {found.size} numbers; this guard takes {width}")
-    if not np.isfinite(found).all():
+    if not (np.abs(found) <= np.finfo(np.float32).max).all():
         raise InputError("a number is missing, infinite or above 3.4e38")
-    return found
+    return found.astype(np.float32)
 
 
 def _cells(line: list[str], names: list[str], kinds: Mapping[str, str]) -> dict[str, Any]:

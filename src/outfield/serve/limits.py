@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from starlette.exceptions import HTTPException
 
 from outfield.config import require, require_number
 from outfield.errors import InputError, StorageError, as_ours
@@ -14,31 +15,18 @@ from outfield.errors import InputError, StorageError, as_ours
 class Limits:
     """What one client, and all of them together, may ask for."""
 
-    body: int = 32 * 2**20  # bytes of one request
-    pixels: int = 50_000_000  # of one image, before it is resized
+    body: int = 32 * 2**20  # bytes of one request, and an eighth of those that are held of all requests
+    pixels: int = 50_000_000  # of one image, before it is resized, and a fourth of those of all images of one request
     images: int = 64  # of one request
     timeout: float = 30.0  # seconds for one request, from its first line to its answer
     queue: int = 256  # images of all requests to one guard at a time; beyond it clients are told to come back
     batch: int = 32  # images that a network is given at once, unless one request has more
-    wait: float = 0.004  # seconds for which a batch waits for images that are being decoded
-    connections: int = 1024  # clients at a time
 
     def __post_init__(self) -> None:
-        for name in ("body", "pixels", "images", "queue", "batch", "connections"):
+        for name in ("body", "pixels", "images", "queue", "batch"):
             require_number(name, getattr(self, name), least=1, whole=True)
         require_number("timeout", self.timeout, above=0, most=86_400)
-        require_number("wait", self.wait, least=0, most=1)
         require(self.images <= self.queue, "images", self.images, f"at most queue, {self.queue}")
-
-    @property
-    def held(self) -> int:
-        """Bytes of all requests' bodies that are held at a time."""
-        return 8 * self.body
-
-    @property
-    def pixels_in_all(self) -> int:
-        """Of all images of one request."""
-        return 4 * self.pixels
 
 
 @dataclass(frozen=True)
@@ -64,8 +52,7 @@ class Settings:
     token: str | None = None  # which clients must send
     drift_state: Path | None = None  # file that keeps what was seen
     keep: Keep | None = None  # inputs that are kept for review
-    save_every: float = 5.0  # seconds between two times that it is written
-    look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
+    look_every: float = 1.0  # seconds between two looks for a changed guard; at each fifth what was seen is written
     device: str = "auto"  # where the networks run
     otlp: str | None = None  # address of an OpenTelemetry collector
     drain: float = 5.0  # seconds for which a service that was asked to end takes requests and says that it is not ready
@@ -84,12 +71,8 @@ def read_token(file: Path | None, environment: str | None) -> str | None:
     return token
 
 
-class Refused(Exception):  # noqa: N818  # not a failure of ours
+class Refused(HTTPException):  # not a failure of ours
     """An answer other than 200; the message says what was wrong, and what would be right."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers or {})
 
 
 def busy(why: str) -> Refused:

@@ -24,17 +24,16 @@ from outfield.serve.telemetry import Counts, tell
 class Model:
     """One guard: its file, what it has seen (``drift``, kept in ``state`` if that is a file), and images ``accepted`` now."""
 
-    def __init__(
-        self, name: str, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None
-    ) -> None:
-        self.name, self.path, self.guard, self.settings, self.counts = name, path, guard, settings, counts
+    def __init__(self, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None) -> None:
+        self.name = name = path.stem
+        self.path, self.guard, self.settings, self.counts = path, guard, settings, counts
         self.state, self.drift = state, _restored(state, guard, name)
         self.accepted = 0
         self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
         self._reloading, self._lots = threading.Lock(), random.Random(0)
         counts.add_guard(self)
         self.queue = None if settings.keep is None else ReviewQueue(name, settings.keep, counts)
-        self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
+        self.batcher = Batcher(name, settings.limits.batch, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
         judged = [scored for one in verdicts if (scored := [row for row in one.rows if row.score is not None])]
@@ -77,10 +76,8 @@ class Model:
 
     def save(self) -> None:
         """Write what was seen, if there is anything new; a file that cannot be written is logged."""
-        if self.state is None:
-            return
         seen = self.drift.summary()["samples"]
-        if seen == self._saved:
+        if self.state is None or seen == self._saved:
             return
         try:
             self.drift.save(self.state)
@@ -123,12 +120,11 @@ def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> di
     if settings.keep is not None and boxes:
         what = f"--keep is for guards that outfield guard update takes, but {boxes[0]} judges boxes"
         raise InputError(f"{what}; serve it without --keep")
-    state = settings.drift_state
-    states = [state] * len(names)
-    if state is not None and len(names) > 1:  # one beside it for each
-        states = [state.with_name(f"{state.stem}-{name}{state.suffix}") for name in names]
-    parts = zip(names, paths, guards, states, strict=True)
-    return {name: Model(name, path, guard, settings, counts, state) for name, path, guard, state in parts}
+    state, found = settings.drift_state, {}
+    for name, path, guard in zip(names, paths, guards, strict=True):
+        own = state.with_name(f"{state.stem}-{name}{state.suffix}") if state is not None and len(names) > 1 else state
+        found[name] = Model(path, guard, settings, counts, own)
+    return found
 
 
 def _restored(state: Path | None, guard: Guard, name: str) -> Drift:

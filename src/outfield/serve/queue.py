@@ -7,7 +7,7 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,20 +18,18 @@ from outfield.features import TRUTH, FeatureSet
 from outfield.files import make_folder
 from outfield.guard import Guard, ReviewFolder, Verdict
 from outfield.images import as_png
+from outfield.serve.body import Rows
 from outfield.serve.limits import Keep
 from outfield.serve.telemetry import Counts, tell
 
-PENDING = 64 * 2**20
-"""Bytes that wait to be written: from half of it on no more of what was refused is taken, from there on nothing."""
-ABOUT = 4096
-"""Bytes that an item needs beside its content, at most."""
-PAUSE = 10.0
-"""Seconds without writing after a failure; what comes meanwhile waits, or is dropped whatever its size."""
-SLACK = 10
-"""The folder is looked through after each such part of its limit, and may then be full but for one."""
+PENDING = (
+    64 * 2**20
+)  # bytes that wait to be written: from half of it on only the sample is taken, from there on nothing
+ABOUT = 4096  # bytes that an item needs beside its content, at most
+PAUSE = 10.0  # seconds without writing after a failure; what comes meanwhile waits, or is dropped
+SLACK = 10  # the folder is looked through after each such part of its limit, and may then be full but for one
 PAGE_SIZE = 20
-SHOWN = ("open", "sample", "all")
-"""What is listed: what nobody looked at, that of the random sample, or everything."""
+SHOWN = ("open", "sample", "all")  # what nobody looked at, that of the random sample, or everything
 
 
 class ReviewQueue:
@@ -47,20 +45,14 @@ class ReviewQueue:
         self._taken = self._done = 0  # bytes, each counted by one thread
         self._left = 0.0  # bytes that may be written before the folder is looked through
 
-    def offer(
-        self,
-        guard: Guard,
-        inputs: Sequence[bytes | np.ndarray] | FeatureSet | Mapping[str, np.ndarray],
-        verdicts: Sequence[Verdict],
-    ) -> None:
+    def offer(self, guard: Guard, inputs: Sequence[bytes | np.ndarray] | Rows, verdicts: Sequence[Verdict]) -> None:
         """Keep those that chance picks, and those that were refused."""
         if isinstance(inputs, FeatureSet) and guard.takes == "images":
             return  # of these there is no image to look at
         for place, verdict in enumerate(verdicts):
             sample = self._chance.random() < self.keep.sample  # whatever the verdict
-            if verdict.error is not None or not (
-                sample or (verdict.refused and self._chance.random() < self.keep.share)
-            ):
+            wanted = sample or (verdict.refused and self._chance.random() < self.keep.share)
+            if verdict.error is not None or not wanted:
                 continue
             about = {"guard": self.name, "fingerprint": guard.fingerprint, "verdict": plain(verdict)}
             image: bytes | np.ndarray | None = None
@@ -109,9 +101,8 @@ class ReviewQueue:
                 found.append({"id": own, "error": str(error)})
         following = wanted[PAGE_SIZE - 1] if len(wanted) > PAGE_SIZE else None
         sample = [seen for own, seen in ids.items() if own[0] == "s"]
-        counts = {
-            "items": len(ids), "reviewed": sum(ids.values()), "sample": len(sample), "sample_reviewed": sum(sample),
-        }  # fmt: skip
+        counts = {"items": len(ids), "reviewed": sum(ids.values())}
+        counts |= {"sample": len(sample), "sample_reviewed": sum(sample)}
         return {"guard": self.name, "counts": counts, "items": found, "next": following}
 
     def stop(self) -> None:
@@ -129,7 +120,7 @@ def plain(one: Verdict) -> dict[str, Any]:
     return told
 
 
-def _row(guard: Guard, rows: FeatureSet | Mapping[str, np.ndarray], place: int) -> dict[str, Any]:
+def _row(guard: Guard, rows: Rows, place: int) -> dict[str, Any]:
     """A row ready for JSON: its fields, or the cells that the guard looks at, null where one is missing."""
     if isinstance(rows, FeatureSet):
         return {name: values[place].tolist() for name, values in rows.tensors().items()}

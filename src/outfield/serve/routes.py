@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, MutableMapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -26,7 +26,7 @@ from outfield.errors import InputError
 from outfield.features import FIELDS
 from outfield.guard import ExplainedVerdict, ImageVerdict, ReviewFolder, Verdict, classes_of
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.body import Upload, answering, drain, event_of, uploads_of
+from outfield.serve.body import answering, drain, event_of, uploads_of
 from outfield.serve.limits import Refused
 from outfield.serve.models import Model
 from outfield.serve.queue import SHOWN, ReviewQueue
@@ -46,41 +46,24 @@ _ROWS = {"type": "array", "items": {"anyOf": _ROW}}
 _TENSORS = {"application/json": {"type": "object"}, "application/octet-stream": _FILE}
 _UPLOADS = {"multipart/form-data": _FILES, "image/*": _FILE, "text/csv": {"type": "string"}, "application/json": _ROWS}
 _EVENTS = {"application/json": {"type": "object"}, "application/cloudevents+json": {"type": "object"}}
-ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-ANSWERS: dict[int | str, dict[str, Any]] = {
-    "default": {"description": "What was wrong.", "content": {"application/json": {"schema": ERROR}}}
-}
-PAGE = {
-    "/": "text/html",
-    "/page.css": "text/css",
-    "/page.js": "text/javascript",
-    "/review.js": "text/javascript",
-    "/rows.js": "text/javascript",
-    "/boxes.js": "text/javascript",
-    "/icon.svg": "image/svg+xml",
-}
+_ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+_ERRORS = {"description": "What was wrong.", "content": {"application/json": {"schema": _ERROR}}}
+PAGE = {"/": "text/html", "/page.css": "text/css", "/icon.svg": "image/svg+xml"}
+PAGE |= dict.fromkeys(("/page.js", "/review.js", "/rows.js", "/boxes.js"), "text/javascript")
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application; it stops the service when it ends."""
-
-    @contextlib.asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(service.stop)
-
-    about: dict[str, Any] = {"title": "Outfield", "version": __version__, "responses": ANSWERS}
-    app = FastAPI(**about, docs_url=None, redoc_url=None, lifespan=life)
-    words = {"", "1", *service.models}
-    app.add_middleware(Gate, service=service, words=words)
-    for kind in (HTTPException, InputError, Refused):
+    """The application."""
+    about: dict[str, Any] = {"title": "Outfield", "version": __version__, "responses": {"default": _ERRORS}}
+    app = FastAPI(**about, docs_url=None, redoc_url=None)
+    app.add_middleware(Gate, service=service)
+    for kind in (HTTPException, InputError):
         app.add_exception_handler(kind, _refuse)
     _add_protocol(app, service)
     _add_verdicts(app, service)
     _add_reviews(app, service)
     for path, media_type in PAGE.items():
         _add_page(app, path, media_type)
-    words |= {part for route in app.routes for part in getattr(route, "path", "").split("/")}
     if service.settings.token is not None:
         _tell_token(app)
     return app
@@ -96,15 +79,13 @@ def _tell_token(app: FastAPI) -> None:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """Errors of the routes and of ours, in one shape."""
-    if isinstance(error, HTTPException):
-        error = Refused(error.status_code, str(error.detail), error.headers)
-    return refusal(error if isinstance(error, Refused) else Refused(400, str(error)))
+    return refusal(error)
 
 
-def refusal(refused: Refused) -> Response:
-    """A refusal as an answer: ``{"error": …}``."""
-    return Response(json.dumps({"error": refused.message}), refused.status, refused.headers, "application/json")
+def refusal(error: Exception) -> Response:
+    """Errors of the routes and of ours, in one shape: ``{"error": …}``."""
+    refused = error if isinstance(error, HTTPException) else Refused(400, str(error))
+    return Response(json.dumps({"error": refused.detail}), refused.status_code, refused.headers, "application/json")
 
 
 def _json(content: Any, status: int = 200) -> Response:
@@ -158,23 +139,19 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
     @app.post("/v2/models/{name}/infer", tags=["Open Inference Protocol"], openapi_extra=_body(_TENSORS))
     async def infer(request: Request, name: str, version: str = "1") -> Response:
         """Scores, p-values, verdicts and labels of encoded images (BYTES), pixels (UINT8), features (FP32) or columns."""
-        model, deadline = model_of(name, version), _deadline(request, service)
+        model = model_of(name, version)
         if model.guard.reader.scored == "boxes":
-            raise Refused(
-                400, f"{model.name} judges the boxes of an image, which this protocol has no place for: POST /v1/check"
-            )
-        async with service.bodies.read(request, deadline) as body:
-            given = body, request.headers.get(protocol.HEADER_LENGTH), bool(model.guard.reader.columns)
-            asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
-            images = None if model.guard.reader.columns else protocol.images_of(asked)
-            if images is not None:
-                verdicts = await service.work.images(model, [(None, one) for one in images], deadline)
-            else:
-                verdicts = await service.work.rows(model, protocol.rows_of(asked, model.guard), deadline)
+            what = f"{model.name} judges the boxes of an image, which this protocol has no place for"
+            raise InputError(f"{what}: POST /v1/check")
+        async with service.bodies.read(request) as body:
+            given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard
+            asked = await service.work.aside(protocol.parse, len(body), *given)
+            verdicts = await service.work.judge(model, asked.given)
         _count(service, request, model.name, verdicts)
         for row, one in enumerate(verdicts, 1):  # a tensor has no place for the error of one row
             if one.error is not None:
-                raise Refused(400, one.error if images else f"row {row}: {one.error}; POST /v1/check judges the others")
+                rest = f"row {row}: {one.error}; POST /v1/check judges the others"
+                raise InputError(one.error if isinstance(asked.given, list) else rest)
         content, json_length = protocol.answer(asked, model.name, verdicts)
         if json_length is None:
             return Response(content, media_type="application/json")
@@ -182,15 +159,11 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
         return Response(content, headers=headers, media_type="application/octet-stream")
 
 
-def _deadline(request: Request, service: Service) -> float:
-    return float(request.scope["state"]["began"] + service.settings.limits.timeout)
-
-
 def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict]) -> None:
     """Count what could not be read, and note for the log what was asked."""
     errors, ood = sum(one.error is not None for one in found), sum(bool(one.is_ood) for one in found)
     service.counts.samples.labels(guard, "error").inc(errors)
-    request.scope["state"].update(guard=guard, images=len(found), ood=ood, errors=errors)
+    request.scope["state"]["about"] = {"guard": guard, "images": len(found), "ood": ood, "errors": errors}
 
 
 def _add_verdicts(app: FastAPI, service: Service) -> None:
@@ -202,19 +175,17 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
         What cannot be read has an error instead. With ``why`` the columns that make a row of a table OOD are named.
         """
-        model, deadline = service.model(guard), _deadline(request, service)
-        takes, work = model.guard.takes, service.work
+        model, work = service.model(guard), service.work
+        takes = model.guard.takes
         if why and takes != "table":
-            raise Refused(400, f"why names columns of a table, but {model.name} looks at {takes}; leave it out")
-        async with service.bodies.read(request, deadline) as body:
-            kind, limits = request.headers.get("content-type", ""), service.settings.limits
-            uploads = await work.in_time(uploads_of(body, kind, limits), deadline)
+            raise InputError(f"why names columns of a table, but {model.name} looks at {takes}; leave it out")
+        async with service.bodies.read(request) as body:
+            kind = request.headers.get("content-type", "")
+            uploads = await uploads_of(body, kind, service.settings.limits)
             if takes == "images" or kind.startswith("image/"):
-                found = await work.images(model, [(one.name, one.content) for one in uploads], deadline)
+                found = await work.images(model, [(one.name, one.content) for one in uploads])
             else:
-                found = []
-                for one in uploads:
-                    found += await work.upload(model, one, deadline, why)
+                found = [verdict for one in uploads for verdict in await work.upload(model, one, why)]
         _count(service, request, model.name, found)
         return _json([_plain(one) for one in found])
 
@@ -224,22 +195,16 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
         Another event that holds the verdicts of ``/v1/check`` answers it. Events of other types are not looked at (202).
         """
-        deadline, work = _deadline(request, service), service.work
-        async with service.bodies.read(request, deadline) as body:
-            event = await work.aside(event_of, len(body), deadline, request.headers, body)
+        work = service.work
+        async with service.bodies.read(request) as body:
+            event = await work.aside(event_of, len(body), request.headers, body)
             if not event.about["type"].endswith(".inference.request"):
                 return Response(status_code=202)
             if guard is None and len(service.models) > 1:
                 guard = event.about.get("inferenceservicename")
             model = service.model(guard)
             asked = event.data, event.header(protocol.HEADER_LENGTH), model.guard
-            given = await work.aside(protocol.logged, len(event.data), deadline, *asked)
-            if isinstance(given, list):
-                found = await work.images(model, [(None, one) for one in given], deadline)
-            elif isinstance(given, Upload):
-                found = await work.upload(model, given, deadline, why=False)
-            else:
-                found = await work.rows(model, given, deadline)
+            found = await work.judge(model, await work.aside(protocol.logged, len(event.data), *asked))
         _count(service, request, model.name, found)
         headers = answering(event, f"/v1/events?guard={quote(model.name)}")
         return Response(json.dumps([_plain(one) for one in found]), headers=headers, media_type="application/json")
@@ -266,10 +231,15 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
         return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-FEEDBACK = {"type": "object", "required": ["id", "known"], "properties": {
-    "id": {"type": "string"}, "known": {"type": "boolean"}, "class": {"type": "string"}}}  # fmt: skip
-MOST_FEEDBACK = 4096
-"""Bytes of what a person says of an item."""
+MOST_FEEDBACK = 4096  # bytes of what a person says of an item
+
+
+class Feedback(BaseModel, extra="forbid", strict=True):
+    """What a person says of an item."""
+
+    id: str
+    known: bool
+    name: str | None = Field(None, alias="class")
 
 
 def _add_reviews(app: FastAPI, service: Service) -> None:
@@ -304,32 +274,23 @@ def _add_reviews(app: FastAPI, service: Service) -> None:
         content = await asyncio.to_thread(found(item)[1].image, item)
         return Response(content, headers={"Content-Disposition": "attachment"}, media_type="application/octet-stream")
 
-    @app.post("/v1/feedback", tags=["Review"], openapi_extra=_body({"application/json": FEEDBACK}))
+    @app.post("/v1/feedback", tags=["Review"], openapi_extra=_body({"application/json": Feedback.model_json_schema()}))
     async def feedback(request: Request) -> Response:
         """What a person says of an item: known, of a class where the guard has classes, or unknown. It is kept, no more."""
-        async with service.bodies.read(request, _deadline(request, service)) as body:
+        async with service.bodies.read(request) as body:
             if len(body) > MOST_FEEDBACK:
                 raise Refused(413, f"feedback has at most {MOST_FEEDBACK:,} bytes: id, known and class of one item")
-            item, known, name = _feedback(bytes(body))
-        model, folder = found(item)
-        classes = classes_of(model.guard) if known else ()
-        if name not in (classes or (None,)):
+            try:
+                said = Feedback.model_validate_json(body)
+            except ValidationError as error:
+                right = 'feedback is {"id": …, "known": true, "class": …} or {"id": …, "known": false}'
+                raise InputError(right) from error
+        model, folder = found(said.id)
+        classes = classes_of(model.guard) if said.known else ()
+        if said.name not in (classes or (None,)):
             right = f"one of {', '.join(classes[:12])}{', …' * (len(classes) > 12)}" if classes else "left out"
-            raise Refused(400, f"class is {name!r:.100}; it must be {right}")
-        return _json(await asyncio.to_thread(folder.review, item, known, name))
-
-
-def _feedback(content: bytes) -> tuple[str, bool, str | None]:
-    """The item, whether it is known, and the class."""
-    try:
-        said = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"this is no JSON: {error!s:.200}") from error
-    if isinstance(said, dict) and {*said} <= {"id", "known", "class"}:
-        item, known, name = (said.get(key) for key in ("id", "known", "class"))
-        if isinstance(item, str) and isinstance(known, bool) and isinstance(name, str | None):
-            return item, known, name
-    raise Refused(400, 'feedback is {"id": …, "known": true, "class": …} or {"id": …, "known": false}')
+            raise InputError(f"class is {said.name!r:.100}; it must be {right}")
+        return _json(await asyncio.to_thread(folder.review, said.id, said.known, said.name))
 
 
 def _add_page(app: FastAPI, path: str, kind: str) -> None:
@@ -360,14 +321,13 @@ def _metadata(model: Model) -> dict[str, Any]:
 def _about(model: Model) -> dict[str, Any]:
     """What the page shows of a guard."""
     guard = model.guard
+    named = guard.backbone if guard.reader.scored == "images" else guard.reader
     scores = guard.threshold.reference.numpy()
     counts, edges = np.histogram(scores, BINS)
     places = np.unique(np.linspace(0, len(scores) - 1, SCORES).round().astype(int))
     return {
         "name": model.name,
-        "network": guard.backbone.name
-        if guard.reader.scored == "images"
-        else getattr(guard.reader, "name", repr(guard)),
+        "network": getattr(named, "name", repr(guard)),
         "judges": guard.reader.scored,
         "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],
@@ -384,7 +344,7 @@ def _about(model: Model) -> dict[str, Any]:
 
 # The gate: tokens, headers that every answer carries, one log line and one count a request
 
-HEADERS = {
+HEADERS = {  # of every answer: nothing is loaded from elsewhere, and no script is run but ours
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -393,28 +353,19 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
-OPEN = (*PAGE, "/v2/health/live", "/v2/health/ready")
-"""What is shown without a token: the page itself, and whether the service runs."""
+OPEN = (*PAGE, "/v2/health/live", "/v2/health/ready")  # without a token: the page itself, and whether the service runs
 
 
 class Gate:
-    """Everything passes here on its way in and out.
+    """Everything passes here on its way in and out."""
 
-    ``words`` are parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are
-    not logged.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service, words: Collection[str] = ()) -> None:
-        self.app, self.service, self._words = app, service, words
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
         self._headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         began, status = time.monotonic(), 0
-        scope["state"] = {**scope.get("state", {}), "began": began}
+        scope["state"] = {"began": began}
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -428,6 +379,7 @@ class Gate:
             check_head(scope, self.service.settings.token)
             await self.app(scope, receive, sent)
         except Refused as refused:
+            refused.headers = {**(refused.headers or {}), "Connection": "close"}
             await drain(Request(scope, receive), UNKNOWN_CLIENT)
             await refusal(refused)(scope, receive, sent)
         except ClientDisconnect:
@@ -441,12 +393,14 @@ class Gate:
     def _finish(self, scope: Scope, status: int, seconds: float) -> None:
         route, counts = getattr(scope.get("route"), "path", "other"), self.service.counts
         counts.requests.labels(route, str(status)).inc()
-        state: MutableMapping[str, Any] = scope["state"]
-        if "guard" in state and status == 200:
-            counts.seconds.labels(state["guard"]).observe(seconds)
+        about: dict[str, Any] = scope["state"].get("about", {})
+        if about and status == 200:
+            counts.seconds.labels(about["guard"]).observe(seconds)
         level = logging.INFO if status < 500 else logging.WARNING
-        about = {name: state[name] for name in ("guard", "images", "ood", "errors") if name in state}
-        path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
+        # Parts that are not of our own addresses come from clients, and may be secrets that were put in the wrong place.
+        known = "/".join(getattr(one, "path", "") for one in scope["app"].routes).split("/")
+        ours = {"1", *self.service.models, *known}
+        path = "/".join(part if part in ours else "…" for part in scope["path"].split("/"))
         told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
         tell(level, "request", **told, **about)
         if self.service.otlp is not None:
@@ -455,31 +409,30 @@ class Gate:
 
 def check_head(scope: Scope, token: str | None) -> None:
     """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
-    headers, close = Headers(scope=scope), {"Connection": "close"}
+    headers = Headers(scope=scope)
     if "transfer-encoding" in headers and ("content-length" in headers or scope.get("http_version") == "1.0"):
         # h11 takes these; a proxy in front may believe that the request ends elsewhere (RFC 9112, 6.1).
         message = "the request has a Transfer-Encoding beside a Content-Length or HTTP/1.0; send a Content-Length alone"
-        raise Refused(400, message, close)
+        raise Refused(400, message)
     host, origin = headers.get("host"), headers.get("origin")
     try:
         name = urlsplit(f"//{host or ''}").hostname
         foreign = origin is not None and urlsplit(origin).netloc != host
     except ValueError as error:
-        raise Refused(400, f"Host or Origin is no address: {error}", close) from error
+        raise Refused(400, f"Host or Origin is no address: {error}") from error
     if foreign:
-        raise Refused(403, "this service answers no pages of other places", close)
+        raise Refused(403, "this service answers no pages of other places")
     here = scope.get("server")
     if token is None:
         # A foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
         if name is not None and here is not None and _is_loopback(str(here[0])) and not _is_loopback(name):
-            raise Refused(
-                403, "without a token only localhost and 127.0.0.1 are answered; ask for those, or set a token", close
-            )
+            what = "without a token only localhost and 127.0.0.1 are answered"
+            raise Refused(403, f"{what}; ask for those, or set a token")
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
     good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
     if scope["path"] not in OPEN and not (good and kind.lower() == "bearer"):
-        raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer", **close})
+        raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
 
 
 def _is_loopback(name: str) -> bool:

@@ -22,6 +22,9 @@ from outfield.serve.routes import make_app
 from outfield.serve.service import Service
 from outfield.serve.telemetry import tell
 
+CONNECTIONS = 1024  # clients at a time
+TLS = "--tls-cert {} and --tls-key {} cannot be used"
+
 
 class PatientProtocol(H11Protocol):
     """HTTP/1.1 whose clients have as long for a first line and headers as uvicorn gives them between two requests."""
@@ -60,15 +63,16 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._ready()
+        self._ready()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await super().shutdown(sockets)
+        if not self.force_exit:
+            await asyncio.to_thread(self._service.stop)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """SIGINT finishes what was accepted, SIGTERM after a pause, a second signal without it; another SIGINT ends at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
         def hang_up(_: int, __: FrameType | None) -> None:
             threading.Thread(target=self._service.reload, name="outfield reload", daemon=True).start()
@@ -83,13 +87,11 @@ class Server(uvicorn.Server):
             pause.daemon = True
             pause.start()
 
-        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: drain, signal.SIGHUP: hang_up}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self.handle_exit)
+            signal.signal(signal.SIGTERM, drain)
+            signal.signal(signal.SIGHUP, hang_up)
+        yield
 
 
 def make_server(
@@ -107,18 +109,15 @@ def make_server(
     Port 0 takes a free one. With a certificate chain and its key, both PEM, it speaks HTTPS. ``listening`` is what :func:`listen`
     gave, where it was asked already; ``ready`` is called with the address once clients can come.
     """
-    check_tls(tls_cert, tls_key)
     limits = service.settings.limits
     config = uvicorn.Config(
-        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="on",
+        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="off",
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=limits.connections, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
-        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=None if tls_cert is None else str(tls_cert),
-        ssl_keyfile=None if tls_key is None else str(tls_key),
+        limit_concurrency=CONNECTIONS, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
+        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
     )  # fmt: skip
-    with _tls_errors(tls_cert, tls_key):
+    with as_ours(TLS.format(tls_cert, tls_key), InputError, OSError, ValueError):
         config.load()
-
     listening = listening or listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"{'http' if tls_cert is None else 'https'}://{shown}:{listening.getsockname()[1]}/"
@@ -134,17 +133,10 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
     """Find out whether a certificate and its key can be used; the password of a key is asked for when it is used."""
     if (cert is None) != (key is None):
         raise InputError("TLS needs both, --tls-cert and --tls-key")
-    if cert is None or key is None:
-        return
-    with _tls_errors(cert, key):
-        if b"ENCRYPTED" not in key.read_bytes():
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-
-
-@contextlib.contextmanager
-def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, None]:
-    with as_ours(f"--tls-cert {cert} and --tls-key {key} cannot be used", InputError, OSError, ValueError):
-        yield
+    if cert is not None and key is not None:
+        with as_ours(TLS.format(cert, key), InputError, OSError, ValueError):
+            if b"ENCRYPTED" not in key.read_bytes():
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
 
 
 def listen(host: str, port: int) -> socket.socket:

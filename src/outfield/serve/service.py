@@ -7,8 +7,7 @@ import contextlib
 import io
 import math
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +22,19 @@ from outfield.features import FeatureSet
 from outfield.guard import Guard, ImageVerdict, Verdict
 from outfield.images import size_of
 from outfield.serve.batcher import Job
-from outfield.serve.body import AT_ONCE, Bodies, Upload, rows_of, together
+from outfield.serve.body import AT_ONCE, Bodies, Rows, Upload, rows_of, together
 from outfield.serve.inference_protocol import inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
 from outfield.serve.telemetry import Counts, Otlp
 
 Image = bytes | np.ndarray
+LOOKS_BEFORE_SAVING = 5
 T = TypeVar("T")
 
 
 class Work:
-    """Turns requests into verdicts, all within their time."""
+    """Turns requests into verdicts."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -44,34 +44,42 @@ class Work:
         self._decoders.shutdown()
         self._parser.shutdown()
 
-    async def aside(self, function: Callable[..., T], size: int, deadline: float, *given: object) -> T:
+    async def aside(self, function: Callable[..., T], size: int, *given: object) -> T:
         """What a function makes of so many bytes; of many in another thread, since all clients would wait for it here."""
         if size <= AT_ONCE:
             return function(*given)
-        return await self.in_time(asyncio.get_running_loop().run_in_executor(self._parser, function, *given), deadline)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, function, *given)
 
-    async def images(self, model: Model, images: Sequence[tuple[str | None, Image]], deadline: float) -> list[Verdict]:
+    async def judge(self, model: Model, given: list[Image] | Rows | Upload) -> list[Verdict]:
+        """Verdicts on what the inference protocol brings: images, rows, or a file of rows."""
+        if isinstance(given, Upload):
+            return await self.upload(model, given)
+        if isinstance(given, list):
+            return await self.images(model, [(None, one) for one in given])
+        return await self.rows(model, given)
+
+    async def images(self, model: Model, images: Sequence[tuple[str | None, Image]]) -> list[Verdict]:
         """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
         guard, prepared, loop = model.guard, [], asyncio.get_running_loop()
         if guard.takes != "images":
             what, names = f"the guard {model.name} looks at {guard.reader.unit}, not at images", inputs_of(guard)
             given = f"send them as text/csv or application/json, with {', '.join(one['name'] for one in names):.200}"
-            raise Refused(400, f"{what}; {given}")
+            raise InputError(f"{what}; {given}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
-                contents = [image for _, image in images]
-                await self.in_time(loop.run_in_executor(self._decoders, self._bound, contents), deadline)
+                await loop.run_in_executor(self._decoders, self._bound, images)
                 for number, (name, image) in enumerate(images):  # one by one: other requests have their turn
                     where = name or f"image {number}"
-                    work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where)
-                    prepared.append(await self.in_time(work, deadline))
+                    prepared.append(await loop.run_in_executor(self._decoders, self._prepare, guard, image, where))
                 good = [one for one in prepared if isinstance(one, Tensor)]
-                rows = good if guard.reader.scored == "boxes" else torch.stack(good) if good else None
-                answers = [model.batcher.submit(Job(guard, rows, deadline))] if rows is not None and good else []
+                if good:
+                    rows = good if guard.reader.scored == "boxes" else torch.stack(good)
+                    answer = model.batcher.submit(Job(guard, rows))
             finally:
                 model.batcher.announce(-len(images))
-            found = iter([one for some in answers for one in await self.in_time(asyncio.wrap_future(some), deadline)])
+            judged = await asyncio.wrap_future(answer) if good else []
+        found = iter(judged)
         kind = ImageVerdict if guard.reader.scored == "boxes" else Verdict
         verdicts = [
             replace(next(found), file=name) if isinstance(one, Tensor) else kind.failed(name, str(one))
@@ -81,26 +89,23 @@ class Work:
             model.queue.offer(guard, [image for _, image in images], verdicts)
         return verdicts
 
-    async def rows(
-        self, model: Model, rows: FeatureSet | Mapping[str, np.ndarray], deadline: float, why: bool = False
-    ) -> list[Verdict]:
+    async def rows(self, model: Model, rows: Rows, why: bool = False) -> list[Verdict]:
         """Verdicts on rows of features or of a table; of a table also why a row cannot be used."""
         count = len(rows) if isinstance(rows, FeatureSet) else max(map(len, rows.values()), default=0)
         with self._room(model, count):
             guard = model.guard
-            answer = model.batcher.submit(Job(guard, rows, deadline, why))
-            verdicts = await self.in_time(asyncio.wrap_future(answer), deadline)
+            verdicts = await asyncio.wrap_future(model.batcher.submit(Job(guard, rows, why)))
         if model.queue is not None:
             model.queue.offer(guard, rows, verdicts)
         return verdicts
 
-    async def upload(self, model: Model, upload: Upload, deadline: float, why: bool) -> list[Verdict]:
+    async def upload(self, model: Model, upload: Upload, why: bool = False) -> list[Verdict]:
         """Verdicts on the rows of a file; a file that has none to be read is an error of its own."""
         guard, before = model.guard, "" if upload.name is None else f"{upload.name} "
         try:
-            rows = await self.aside(rows_of, len(upload.content), deadline, upload, guard)
+            rows = await self.aside(rows_of, len(upload.content), upload, guard)
             good = [row for row in rows if not isinstance(row, InputError)]
-            found = iter(await self.rows(model, together(good, guard), deadline, why) if good else [])
+            found = iter(await self.rows(model, together(good, guard), why) if good else [])
         except InputError as error:
             if upload.name is None:
                 raise
@@ -112,8 +117,8 @@ class Work:
     def _room(self, model: Model, count: int) -> Iterator[None]:
         unit = model.guard.reader.unit
         if count > (most := self.limits.images):
-            what = f"send at most {most} at once, or serve with a larger --max-images"
-            raise Refused(413, f"there are {count} {unit} in the request; {what}")
+            advice = f"send at most {most} at once, or serve with a larger --max-images"
+            raise Refused(413, f"there are {count} {unit} in the request; {advice}")
         if model.accepted + count > self.limits.queue:
             raise busy(f"{model.accepted} {unit} are waiting for {model.name}")
         model.accepted += count
@@ -122,18 +127,10 @@ class Work:
         finally:
             model.accepted -= count
 
-    async def in_time(self, work: Awaitable[T], deadline: float) -> T:
-        """What the work gives before the deadline."""
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await work
-        except TimeoutError as error:
-            raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
-
-    def _bound(self, images: Sequence[Image]) -> None:
+    def _bound(self, images: Sequence[tuple[str | None, Image]]) -> None:
         """Refuse too many pixels in all before any image is decoded; those that nobody will decode do not count."""
-        left = most = self.limits.pixels_in_all
-        for image in images:
+        left = most = 4 * self.limits.pixels
+        for _, image in images:
             with contextlib.suppress(OutfieldError):
                 left -= size if (size := math.prod(_shape(image, ""))) <= self.limits.pixels else 0
         if left < 0:
@@ -142,8 +139,7 @@ class Work:
     def _prepare(self, guard: Guard, image: Image, where: str) -> Tensor | OutfieldError:
         """An image as the guard takes it, or why it cannot be used."""
         try:
-            size = _shape(image, where)
-            if math.prod(size) > (most := self.limits.pixels):
+            if math.prod(size := _shape(image, where)) > (most := self.limits.pixels):
                 shown = " × ".join(map(str, size))
                 raise InputError(f"{where} is too large: it has {shown} pixels; at most {most:,} are taken")
             return guard.prepare(image)
@@ -192,11 +188,10 @@ class Service:
 
     def _keep(self) -> None:
         """Look for files that have changed, and write what was seen."""
-        left = self.settings.save_every
+        look = 0
         while not self._ended.wait(self.settings.look_every):
-            left -= self.settings.look_every
+            look += 1
             for model in self.models.values():
                 model.reload()
-                if left <= 0:
+                if look % LOOKS_BEFORE_SAVING == 0:
                     model.save()
-            left = self.settings.save_every if left <= 0 else left

@@ -15,9 +15,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import prometheus_client
@@ -25,7 +24,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
 from outfield.config import require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.extras import library
 from outfield.guard import Verdict
 from outfield.version import __version__
@@ -96,23 +95,18 @@ class Counts:
         ood = sum(bool(one.is_ood) for one in verdicts)
         self.samples.labels(name, "ood").inc(ood)
         self.samples.labels(name, "id").inc(len(verdicts) - ood)
-        _observe(self.scores.of[name].labels(name), (one.score for one in verdicts))
-        _observe(self.p_values.labels(name), (one.p_value for one in verdicts))
+        for one in verdicts:
+            for histogram, value in ((self.scores.of[name], one.score), (self.p_values, one.p_value)):
+                if value is not None and not math.isnan(value):
+                    histogram.labels(name).observe(value)
         self.batches.labels(name).observe(len(verdicts))
 
     def text(self) -> bytes:
         return prometheus_client.generate_latest(self.registry)
 
 
-def _observe(histogram: Histogram, values: Iterable[float | None]) -> None:
-    for value in values:
-        if value is not None and not math.isnan(value):
-            histogram.observe(value)
-
-
 log = logging.getLogger("outfield.serve")
-LONGEST = 500
-"""Letters of a text in a line; some come from clients."""
+LONGEST = 500  # letters of a text in a line; some come from clients
 
 
 def tell(level: int, event: str, **about: Any) -> None:
@@ -138,9 +132,8 @@ def json_lines() -> Iterator[None]:
     """While the block runs, warnings and what Outfield and uvicorn log go to stderr as JSON lines, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    loggers = [
-        logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio", "python_multipart", "py.warnings")
-    ]
+    names = ("outfield", "uvicorn", "asyncio", "python_multipart", "py.warnings")
+    loggers = [logging.getLogger(name) for name in names]
     before = [(one, one.handlers[:], one.propagate) for one in loggers]
     for one in loggers:
         one.handlers, one.propagate = [handler], False
@@ -158,10 +151,8 @@ def json_lines() -> Iterator[None]:
 # OpenTelemetry
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-QUIET = ("/metrics", "/v2/health/live", "/v2/health/ready")
-"""What is asked every few seconds, and has no span."""
-LAST = 2.0
-"""Seconds at the end in which a collector takes what is left."""
+QUIET = ("/metrics", "/v2/health/live", "/v2/health/ready")  # what is asked every few seconds, and has no span
+LAST = 2.0  # seconds at the end in which a collector takes what is left
 
 
 class Otlp:
@@ -185,8 +176,10 @@ class Otlp:
         about = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "outfield"), "service.version": __version__}
         self._resource = library("opentelemetry.sdk.resources", "otel").Resource.create(about)
         base = address.rstrip("/")
-        spans = traces.OTLPSpanExporter(f"{base}/v1/traces")
-        self._metrics = metrics.OTLPMetricExporter(f"{base}/v1/metrics")
+        spans, self._metrics = (
+            traces.OTLPSpanExporter(f"{base}/v1/traces"),
+            metrics.OTLPMetricExporter(f"{base}/v1/metrics"),
+        )
         self._exporters = {"spans": spans, "metrics": self._metrics}
         for what, exporter in self._exporters.items():
             exporter.export = self._told(exporter.export, what)
@@ -202,9 +195,9 @@ class Otlp:
         """``export``, which tells when things begin to be lost, and when no longer."""
         lost = False
 
-        def sent(*given: Any, **named: Any) -> Any:
+        def sent(*given: Any) -> Any:
             nonlocal lost
-            result = export(*given, **named)
+            result = export(*given)
             before, lost = lost, result.name != "SUCCESS"
             if lost != before and not self._ended.is_set():
                 level, event = (logging.WARNING, "telemetry lost") if lost else (logging.INFO, "telemetry taken again")
@@ -220,14 +213,12 @@ class Otlp:
         if route in QUIET:
             return
         method, end = method if method in METHODS else "_OTHER", time.time_ns()
-        told = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        told: dict[str, Any] = {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+        told |= {f"outfield.{name}": value for name, value in about.items()}
         span = self._tracer.start_span(
-            f"{method} {route}",
-            self._parents.extract(headers),
-            self._kinds.SpanKind.SERVER,
-            told | {f"outfield.{name}": value for name, value in about.items()},
+            f"{method} {route}", self._parents.extract(headers), self._kinds.SpanKind.SERVER, told,
             start_time=end - round(1e9 * seconds),
-        )
+        )  # fmt: skip
         if status >= 500:
             span.set_status(self._kinds.StatusCode.ERROR)
         span.end(end)
@@ -237,9 +228,8 @@ class Otlp:
         ending = threading.Thread(target=self._spans.shutdown, daemon=True)
         ending.start()
         self._ended.set()
-        until = time.monotonic() + LAST
         for thread in (ending, self._sender):
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(LAST / 2)
         for exporter in self._exporters.values():
             exporter.shutdown()
 
@@ -254,36 +244,32 @@ class Otlp:
     def _metric(self, metric: Metric) -> Any:
         """A metric of Prometheus as one of OpenTelemetry."""
         points, at = self._points, (self._began, time.time_ns())
-        if metric.type == "histogram":
+        found = [points.NumberDataPoint(one.labels, *at, one.value) for one in metric.samples]
+        data = points.Gauge(found)
+        if metric.type == "counter":
+            data = points.Sum(found, points.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        elif metric.type == "histogram":
             data = points.Histogram(_buckets(metric, points, at), points.AggregationTemporality.CUMULATIVE)
-        else:
-            found = [points.NumberDataPoint(one.labels, *at, one.value) for one in metric.samples]
-            data = points.Gauge(found)
-            if metric.type == "counter":
-                data = points.Sum(found, points.AggregationTemporality.CUMULATIVE, is_monotonic=True)
         return points.Metric(metric.name, metric.documentation, "", data)
 
 
 def _host(address: str) -> str:
-    """The host of a collector's address."""
-    try:
-        place = urlsplit(address)
-        plain = not (place.query or place.fragment or re.search(r"\s", address))  # a path is put behind it
-        if place.scheme in ("http", "https") and place.hostname and place.port != 0 and plain:
-            return place.hostname
-    except ValueError:  # of urlsplit, or of port
-        pass
-    raise InputError(f"--otlp is {address!r:.100}; it must be a collector's address, such as http://localhost:4318")
+    """The host of a collector's address, behind which a path is put."""
+    found = re.fullmatch(
+        r"https?://(?:[^\s/?#@]*@)?([^\s/?#@:\[\]]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/[^\s?#]*)?", address
+    )
+    if found is None:
+        raise InputError(f"--otlp is {address!r:.100}; it must be a collector's address, such as http://localhost:4318")
+    return found[1]
 
 
 def _seconds(variable: str, usual: float) -> float:
     """Milliseconds of an environment variable."""
     said = os.environ.get(variable) or str(usual)
-    try:
-        require_number(variable, float(said), above=0, most=86_400_000)
-    except ValueError as error:
-        raise InputError(f"{variable} is {said!r:.50}; it must be a number of milliseconds above 0") from error
-    return float(said) / 1000
+    with as_ours(f"{variable} is {said!r:.50}; it must be a number of milliseconds", InputError, ValueError):
+        found = float(said)
+    require_number(variable, found, above=0, most=86_400_000)
+    return found / 1000
 
 
 def _buckets(metric: Metric, points: Any, at: tuple[int, int]) -> list[Any]:
