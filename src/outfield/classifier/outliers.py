@@ -111,18 +111,6 @@ def _turned90(images: Images, others: Sequence[Images], generator: torch.Generat
     return torch.where(_drawn(2, images, generator) > 0, images.rot90(1, (2, 3)), images.rot90(3, (2, 3)))
 
 
-def _turned180(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return images.flip(2, 3)
-
-
-def _mixed(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return (images + others[0]) / 2
-
-
-def _inverted(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return 255 - images
-
-
 def _halves(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
     lower, right = _second_half(images)
     return torch.where(torch.where(_drawn(2, images, generator) > 0, lower, right), others[0], images)
@@ -169,8 +157,9 @@ def _phase(images: Images, others: Sequence[Images], generator: torch.Generator)
 
 
 CHANGES: dict[str, Change] = {
-    "turned90": _turned90, "turned180": _turned180, "mixed": _mixed, "halves": _halves, "quarters": _quarters,
-    "inverted": _inverted, "jigsaw2": partial(_jigsaw, grid=2), "jigsaw8": partial(_jigsaw, grid=8),
-    "blocks": _blocks, "phase": _phase,
+    "turned90": _turned90, "turned180": lambda images, *_: images.flip(2, 3),
+    "mixed": lambda images, others, _: (images + others[0]) / 2, "halves": _halves, "quarters": _quarters,
+    "inverted": lambda images, *_: 255 - images,
+    "jigsaw2": partial(_jigsaw, grid=2), "jigsaw8": partial(_jigsaw, grid=8), "blocks": _blocks, "phase": _phase,
 }  # fmt: skip
 """What each kind does, by the names of :data:`outfield.images.KINDS`."""
