@@ -45,7 +45,7 @@ EVALUATE = ("evaluate", "d.safetensors", "--id", "t.npz", "--ood", "other=train.
         (("fit", "SSD", "train.safetensors", "-o", "link.safetensors"), "--out would overwrite the training data"),
         (("fit", "SSD", "link.safetensors", "-o", "train.safetensors"), "--out would overwrite the training data"),
         (("fit", "SSD", "train.safetensors", "-o", "hard.safetensors"), "--out would overwrite the training data"),
-        (("fit", "SSD", "t.npz", "-o", "far.safetensors"), "must end in .safetensors"),
+        (("fit", "SSD", "t.npz", "-o", "far.safetensors"), "--out would overwrite the training data"),
         (("fit", "SSD", "t.npz#x", "-o", "t.npz"), "must end in .safetensors"),
         (("fit", "SSD", "t.npz", "-o", "n.safetensors", "--held-out", "train.safetensors", "--threshold-out",
           "n.safetensors"), "--threshold-out and --out are both"),
@@ -69,10 +69,10 @@ EVALUATE = ("evaluate", "d.safetensors", "--id", "t.npz", "--ood", "other=train.
         (("extract", "d.safetensors", "t.npz", "-o", "d.safetensors"), "--out would overwrite the backbone"),
         (("extract", "timm:resnet18@d.safetensors", "t.npz", "-o", "d.safetensors"), "--out would overwrite the backbone"),
         (("extract", "d.safetensors", "t", "--data", ".", "-o", "t.npz"), "--out would overwrite the images"),
-        (("train", "t.npz", "-o", "far.safetensors"), "must end in .safetensors"),
+        (("train", "t.npz", "-o", "far.safetensors"), "--out would overwrite the training images"),
         (("train", "t.npz", "-o", "n.safetensors", "--checkpoint", "./n.safetensors"), "are both"),
         (("train", "t.npz", "-o", "n{seed}.safetensors", "--seeds", "2", "--checkpoint", "n{seed}.safetensors"), "are both"),
-        (("report", "new.csv", "--out", "new.csv"), "not a folder"),
+        (("report", "new.csv", "--out", "new.csv"), "there is no folder"),
     ],
 )  # fmt: skip
 def test_nothing_is_destroyed(folder, arguments, said):

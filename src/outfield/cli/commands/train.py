@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from outfield.cli import options as opt
 from outfield.cli.app import Device, command, finishing_first, going_on_from, log, say
-from outfield.cli.options import File, Number, Text, Texts
+from outfield.cli.options import File, Number, Share, Text, Texts
 from outfield.errors import InputError
 from outfield.percent import counted
 from outfield.progress import Advance, bar, is_shown
@@ -56,7 +56,7 @@ def train(
     seeds: Annotated[int, Option(min=1, help="Number of seeds, from --seed on; write {seed} into file names.")] = 1,
     checkpoint: Annotated[File, Option(help="File that keeps the running training. Default: beside --out.")] = None,
     test_every: Annotated[int, Option(min=1, help="Epochs between two looks at the test images.")] = 1,
-    hold_out: Annotated[float | None, Option(help="Share of each class held out to test on.", metavar="SHARE")] = None,
+    hold_out: Annotated[Share, Option(help="Share of each class held out to test on.", metavar="SHARE")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
