@@ -118,13 +118,6 @@ def test_options_are_called_by_their_names(tmp_path):
     assert "in Python" not in done.said
 
 
-@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "", "warp"])
-def test_a_device_that_is_not_there(files, device, tmp_path):
-    done = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", "--device", device, code=2)
-    assert f"device '{device}' cannot be used here" in done.said
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, monkeypatch, goes_on):
     def interrupted(*_, **__):

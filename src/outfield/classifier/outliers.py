@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.config import configurable, require, require_choice, require_number
+from outfield.config import configurable, require, require_choice, require_number, require_pair
 from outfield.images import KINDS
 
 Images = Tensor
@@ -54,11 +54,7 @@ class Outliers:
         require_number("share", self.share, above=0, most=1)
         require_number("weight", self.weight, least=0)
         require_choice("form", self.form, ("uniform", "energy"))
-        pair = isinstance(self.margins, tuple | list) and len(self.margins) == 2
-        require(pair, "margins", self.margins, "two energies, such as [-10, -3]")
-        for number in self.margins:
-            require_number("margins", number)
-        require(self.margins[0] < self.margins[1], "margins", self.margins, "two energies, the smaller first")
+        require_pair("margins", self.margins, "[-10, -3]")
 
     def count(self, batch: int, parts: int) -> int:
         """Made-up images of a batch, equally many for each part of it."""

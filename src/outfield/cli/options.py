@@ -6,7 +6,7 @@ A file is named as FILE, FILE#SET, NAME=FILE, timm:NAME@FILE, or as a data set i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -64,7 +64,8 @@ Interpolation = Annotated[Text, Option(help="nearest, bilinear, bicubic, lanczos
 Trust = Annotated[bool, Option("--trust", help="Open a .pt2 network, which may run code (ONNX does not).")]
 
 
-Input = tuple[str, Path | None]  # what a file that is read, if there is one, is to the user, and its path
+# what is read, to the user, and its path: FILE, FILE#SET, NAME@FILE, or the name of a set in a folder
+Input = tuple[str, str | Path | None]
 
 
 class Output(NamedTuple):
@@ -77,10 +78,12 @@ class Output(NamedTuple):
     for_all_seeds: bool = False
 
 
-def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None) -> None:
+def check_places(
+    inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None, folder: Path | None = None
+) -> None:
     """Find out before long work whether its results can be written, and would destroy nothing.
 
-    With seeds, a file of its own is written for each.
+    With seeds, a file of its own is written for each. Sets that are named lie in the folder.
 
     Raises:
         InputError: An ending is wrong, {seed} is missing, or an output is the same file as an input or another output, be it by
@@ -89,7 +92,7 @@ def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iter
     """
     from outfield.files import check_output
 
-    taken = [(what, path) for what, path in inputs if path is not None]
+    taken = [(what, path) for what, source in inputs if source is not None for path in _files(str(source), folder)]
     for option, wanted, endings, makes_folder, for_all_seeds in outputs:
         if wanted is None:
             continue
@@ -102,10 +105,10 @@ def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iter
             check_installed("tables", "pyarrow")
         paths = [wanted] if own is None else [for_seed(wanted, seed) for seed in own]
         for path in paths:
-            folder = path.parent
-            while makes_folder and not os.path.lexists(folder):  # the root is there
-                folder = folder.parent
-            check_output(folder / path.name, endings or None, option)
+            place = path.parent
+            while makes_folder and not os.path.lexists(place):  # the root is there
+                place = place.parent
+            check_output(place / path.name, endings or None, option)
             for what, other in taken:
                 if _same_file(path, other):
                     said = f"and {what} are both" if what.startswith("-") else f"would overwrite {what},"
@@ -132,25 +135,12 @@ def _same_file(one: Path, other: Path) -> bool:
         return False
 
 
-def feature_file(what: str, source: str | None) -> list[Input]:
-    """The file of ``FILE`` or ``FILE#SET``."""
-    from outfield.features import split_source
-
-    return [] if source is None else [(what, split_source(source)[0])]
-
-
-def image_files(what: str, source: str | None, folder: Path | None = None) -> list[Input]:
-    """The file of images, if it is one; of a set by name, those in the folder that may hold it."""
-    if source is None:
-        return []
-    names = [source] if folder is None else [f"{source}_train.npz", f"{source}_test.npz", f"{source}.npz"]
-    return [(what, path) for path in (Path(folder or "", name) for name in names) if os.path.isfile(path)]
-
-
-def backbone_file(backbone: str) -> list[Input]:
-    """The file in ``FILE`` or ``timm:NAME@FILE``."""
-    path = Path(backbone.partition("@")[2] if ":" in backbone.partition("@")[0] else backbone)
-    return [("the backbone", path)] if os.path.isfile(path) else []
+def _files(source: str, folder: Path | None) -> list[Path]:
+    """The files that a source may be."""
+    paths = [Path(name) for name in (source, source.rpartition("#")[0], source.partition("@")[2])]
+    if folder is not None:
+        paths += [folder / f"{source}{end}" for end in ("_train.npz", "_test.npz", ".npz")]
+    return [path for path in paths if os.path.isfile(path)]
 
 
 def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
@@ -167,12 +157,6 @@ def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
             raise InputError(f"two sets of {option} have the same name, {name}; use NAME=FILE")
         found[name] = file
     return found
-
-
-def set_files(options: Mapping[str, Mapping[str, str]]) -> list[Input]:
-    """The files of the sets that each option names."""
-    named = [(option, name, source) for option, sets in options.items() for name, source in sets.items()]
-    return [place for option, name, source in named for place in feature_file(f"the set {name} of {option}", source)]
 
 
 def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:

@@ -74,9 +74,7 @@ def benchmark(
     fractions = _fractions(fraction)
     chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
     folder = Path(f"benchmark-{protocol}") if output is None else output
-    inputs = [place for each in backbone or [] for place in opt.backbone_file(each)]
-    listed = opt.feature_file if features else opt.image_files
-    inputs += [found for part, place in places.items() if place for found in listed(part, place)]
+    inputs: list[opt.Input] = [*(("the backbone", each) for each in backbone or []), *places.items()]
     if not places and data is None:
         raise InputError(f"--data is missing: the folder in which {', '.join((plan.id, *plan.ood))} lie")
     if with_report:

@@ -39,8 +39,8 @@ def choose(
         raise InputError("there are no stand-ins; name at least one set with --near or --far (see: outfield stand-ins)")
     if plot is not None and not sets["--real"]:
         raise InputError("--plot draws stand-ins against real sets; name at least one with --real")
-    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
-    inputs += opt.set_files(sets)
+    inputs: list[opt.Input] = [("the training data", train), ("the held-out data", held_out)]
+    inputs += [(f"the set {name} of {option}", file) for option, named in sets.items() for name, file in named.items()]
     pictures = [opt.Output("--csv", csv_out), opt.Output("--plot", plot, (".png",))]
     opt.check_places(inputs, [opt.Output("--out", output, (".safetensors",)), *pictures])
 

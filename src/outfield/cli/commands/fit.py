@@ -74,8 +74,8 @@ def fit(
     settings = opt.setting_texts(setting) | ({} if seed is None else {"seed": str(seed)})
     model: Detector = construct_from_text(kind, settings)
     numbers = None if seeds is None else range(first := getattr(model, "seed", 0), first + seeds)
-    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
-    inputs += opt.set_files({f"--{level}": sets for level, sets in stand_ins.items()})
+    inputs: list[opt.Input] = [("the training data", train), ("the held-out data", held_out)]
+    inputs += [(f"the set {one} of --{level}", file) for level, sets in stand_ins.items() for one, file in sets.items()]
     named = {"--out": output, "--threshold-out": threshold_out}
     outputs = [opt.Output(option, path, (".safetensors",)) for option, path in named.items()]
     if checkpoint is not None:

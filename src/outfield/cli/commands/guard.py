@@ -85,8 +85,12 @@ def build(
     device: Device = "auto",
 ) -> None:
     """Build a guard of images or texts: network, preprocessing, detector and threshold in one file."""
-    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images), *opt.image_files("the texts", texts)]
-    inputs += opt.image_files("the held-out images", held_out)
+    inputs = [
+        ("the backbone", network),
+        ("the images", images),
+        ("the texts", texts),
+        ("the held-out images", held_out),
+    ]
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.backbone import Backbone
@@ -175,8 +179,7 @@ def rows(
     device: Device = "auto",
 ) -> None:
     """Build a guard of the rows of a table, or of features: no network and no image is needed."""
-    inputs = [*opt.feature_file("the rows", rows), *opt.feature_file("the held-out rows", held_out)]
-    opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
+    opt.check_places([("the rows", rows), ("the held-out rows", held_out)], [opt.Output("--out", output, GUARDS)])
 
     from outfield.guard import Guard
 
@@ -256,8 +259,8 @@ def check(
         raise InputError("--json and --jsonl both say what is printed; give one of them")
     if json_lines and fdr is not None:
         raise InputError("--fdr decides when all verdicts are there, --jsonl prints each at once; take --json")
-    files = [place for image in images for place in opt.image_files("an image", image)]
-    opt.check_places([("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
+    inputs: list[opt.Input] = [("the guard", guard), *(("an image", image) for image in images)]
+    opt.check_places(inputs, [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
     from outfield.guard import Guard, TableReader, Verdicts, as_json, as_json_lines, write_verdicts
@@ -325,8 +328,7 @@ def evaluate(
     """
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
-    inputs = [("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
-    opt.check_places(inputs, [opt.Output("--out", output, (".png",))])
+    opt.check_places([("the guard", guard), *places], [opt.Output("--out", output, (".png",))])
     if output is not None:
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")
@@ -418,8 +420,7 @@ def update(
     device: Device = "auto",
 ) -> None:
     """Make a new version of a guard from what people said of its inputs, and tell what that changes."""
-    places = [("--accept", None if accept is None else str(accept)), ("--sample", sample), ("--refit", refit)]
-    inputs = [("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
+    inputs: list[opt.Input] = [("the guard", guard), ("--accept", accept), ("--sample", sample), ("--refit", refit)]
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.guard import Guard
