@@ -16,17 +16,9 @@ from outfield.energy import SineMLP
 DEFAULTS = {
     of.Checkpoint: {"seconds": 30.0},
     of.CorrectedEnergy: {"temperature": 1.0, "prior": None, "prior_temperature": 1.0},
-    of.MLP: {"hidden": 1024, "depth": 4, "slope": 0.2},
     SineMLP: {"hidden": 64, "depth": 3, "frequencies": 64, "scale": 3.0},
-    of.MixturePrior: {"floor": 1e-6, "ridge": 0.0},
     of.HamiltonianMonteCarlo: {"steps": 20, "step_size": (0.1, 0.1), "leapfrog": 5},
-    of.Langevin: {"steps": 20, "step_size": (1e-6, 1e-7), "noise_std": (1e-3, 1e-4)},
     of.MetropolisLangevin: {"steps": 20, "step_size": (0.01, 0.01)},
-    of.Training: {
-        "epochs": 20, "batch_size": 256, "learning_rate": 5e-6, "betas": (0.0, 0.999), "l2": 10.0, "input_noise": 1e-3,
-        "start": "auto", "replay_size": 10_000, "replay_fresh": 0.05, "energy_limit": 1e4, "engine": "auto",
-        "precision": "auto", "average": 0,
-    },
     of.Drift: {"calibration": None, "keep": None, "alpha": 0.01, "window": 1000, "bins": 20, "seed": 0},
     of.Threshold.fit: {"keep": 0.95},
     of.Threshold.kept_interval: {"confidence": 0.9},

@@ -4,15 +4,8 @@ import sys
 
 import pytest
 
-import outfield as of
 from outfield.errors import MissingExtraError
 from outfield.extras import library
-
-
-def test_a_library_is_its_module():
-    import json.decoder
-
-    assert library("json.decoder", extra="images") is json.decoder
 
 
 def test_a_missing_library_names_its_extra():
@@ -26,8 +19,3 @@ def test_a_broken_library_says_why(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"broken_library, which cannot be imported \(No module named"):
         library("broken_library", extra="images")
     sys.modules.pop("broken_library", None)
-
-
-def test_the_error_is_of_both_kinds():
-    assert issubclass(MissingExtraError, of.OutfieldError)
-    assert issubclass(MissingExtraError, ImportError)

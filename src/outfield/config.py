@@ -30,10 +30,8 @@ def configurable(cls: C) -> C:
     """Let instances of ``cls`` be settings of a detector. Its constructor must store each argument under its name.
 
     Raises:
-        InputError: it is not a class, or another class has that name; a class of the same file and name takes its place.
+        InputError: another class has that name; a class of the same file and name takes its place.
     """
-    if not isinstance(cls, type):
-        raise InputError(f"configurable takes a class, not {cls!r}")
     other = CONFIGURABLE.get(cls.__name__, cls)
     if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         there = f"there is a setting {cls.__name__} already, in {other.__module__}"
@@ -108,7 +106,7 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     for old, new in getattr(cls, "renamed_settings", {}).items():
         if old in settings and old not in known and new in known:
             settings = {new if name == old else name: value for name, value in settings.items()}
-    unknown = [_bare(name) for name in settings if name not in known]
+    unknown = [shown(name).strip("'") for name in settings if name not in known]
     if unknown:
         raise InputError(f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     try:
@@ -137,7 +135,7 @@ def _changed(cls: type, settings: Mapping[str, Any], path: str, text: str) -> An
         return _parse(text)
     owner = settings.get(name)
     if not is_configurable(owner):
-        raise InputError(f"{cls.__name__} has no setting {_bare(path)}; it has {', '.join(settings) or 'none'}")
+        raise InputError(f"{cls.__name__} has no setting {path}; it has {', '.join(settings) or 'none'}")
     inside = arguments(owner)
     return construct(type(owner), inside | {inner.partition(".")[0]: _changed(type(owner), inside, inner, text)})
 
@@ -162,16 +160,9 @@ def _parse(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it: its repr, cut where it is long, whatever that repr does."""
-    try:
-        text = repr(value)
-    except Exception:  # a number of thousands of digits, or a class whose repr fails
-        return f"a value of type {type(value).__name__} that cannot be shown"
+    """A value as an error message shows it: its repr, cut where it is long."""
+    text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}… ({len(text)} characters in all)"
-
-
-def _bare(name: Any) -> str:
-    return shown(name).strip("'")
 
 
 def require(condition: bool, name: str, value: Any, right: str) -> None:
@@ -184,6 +175,14 @@ def require_choice(name: str, value: Any, known: Collection[str]) -> None:
     """Raise an :class:`UnknownNameError`, which is an InputError, unless ``value`` is one of the ``known`` texts."""
     if not isinstance(value, str) or value not in known:
         raise UnknownNameError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
+
+
+def require_pair(name: str, value: Any, example: str, **bounds: Any) -> None:
+    """Raise an :class:`InputError` unless ``value`` is two numbers, the smaller first, as :func:`require_number` wants them."""
+    require(isinstance(value, tuple | list) and len(value) == 2, name, value, f"two numbers, such as {example}")
+    for number in value:
+        require_number(name, number, **bounds)
+    require(value[0] <= value[1], name, value, "two numbers, the smaller first")
 
 
 def require_number(

@@ -1,10 +1,11 @@
 """Where and how PyTorch computes and draws while our code, or a network of somebody else's, runs.
 
-* A caller's modes (autocast, inference mode, default device) are set aside, and products of float32 are taken in full. These
-  belong to a thread; nothing process-wide is changed. The default type cannot be set for a thread, so our code names its types.
+* A caller's modes (autocast, inference mode, default device), which belong to a thread, are set aside. The default type cannot
+  be set for a thread, so our code names its types.
 * Foreign networks draw from a generator of our own. PyTorch's global one belongs to the whole process: to set it to a seed and
   put it back would disturb other threads, and be disturbed by them.
-* TF32 inside of convolutions, and cuDNN's choice of algorithms, can only be set for the process: see :class:`Switch`.
+* TF32 and bfloat16 inside of products of float32, and cuDNN's choice of algorithms, can only be set for the process: they are
+  while a block of ours runs, see :class:`Switch`.
 * A thread keeps to one core, or a few: OpenMP and MKL know a number of threads for each thread that calls them, and are told it
   directly. ``torch.set_num_threads`` would also change what threads that start later get.
 """
@@ -15,7 +16,7 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,10 +26,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.config import require, require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 
 T = TypeVar("T")
-Product = Callable[[Tensor, Tensor], Tensor]
 Undo = Callable[[], None]
 # Operations that make a new tensor of the default type where no type is given
 FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "zeros")
@@ -36,43 +36,25 @@ FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "ze
 LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll", "libiomp5md.dll")
 
 
-def own_modes(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """No autocast, no inference mode, and the CPU as the default device, while the block runs; ``device`` is where it works."""
-    kinds = ("cpu",) if device.type == "cpu" else ("cpu", device.type)
-    autocast = any(torch.is_autocast_enabled(kind) for kind in kinds)
-    # A default device is a mode of functions, and it takes longer to ask for it than for such modes.
-    if not (autocast or torch.is_inference_mode_enabled() or torch._C._len_torch_function_stack()):
-        return contextlib.nullcontext()
-    return _own_modes(kinds)
-
-
 @contextlib.contextmanager
-def _own_modes(kinds: Sequence[str]) -> Iterator[None]:
-    """The same, with modes on these kinds of devices that may have to be set aside."""
+def own_modes(device: torch.device) -> Iterator[None]:
+    """No autocast, no inference mode, and the CPU as the default device, while the block runs; ``device`` is where it works."""
     with contextlib.ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
-        for kind in kinds:
+        for kind in {"cpu", device.type}:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
+        # a default device is a mode of functions, and it takes longer to ask for it than for such modes
+        if torch._C._len_torch_function_stack() and torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         yield
 
 
-def products(device: torch.device, precision: str = "float32") -> contextlib.AbstractContextManager[Any]:
-    """Matrix products of float32 tensors on ``device`` in this precision while the block runs, whatever the process allows.
-
-    "float32" is float32: where the process allows TF32 or bfloat16 inside products, the operands are split so that nothing
-    is lost (three products for one), and on a CPU they are taken in float64. "tf32" has TF32's rounding on a GPU; its speed
-    too where the process allows it (``torch.set_float32_matmul_precision("high")``). Any other name leaves all as it is.
-    """
-    less = rounded_products(device)
-    if precision == "float32" and less:
-        return _Products(_in_double if device.type == "cpu" else _in_parts)
-    if precision == "tf32" and not less and device.type == "cuda":
-        return _Products(_of_rounded)
-    return contextlib.nullcontext()
+def products(device: torch.device, precision: str = "float32") -> contextlib.AbstractContextManager[None]:
+    """With "float32", its products on ``device`` in full while the block runs; with another precision as the process has them."""
+    needed = precision == "float32" and (WITHOUT_TF32.holders or rounded_products(device))
+    return WITHOUT_TF32.held() if needed else contextlib.nullcontext()
 
 
 def in_full(method: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -94,48 +76,6 @@ def rounded_products(device: torch.device) -> bool:
     if chosen is None:  # PyTorch before 2.9 has one setting for all devices
         return torch.get_float32_matmul_precision() != "highest"
     return chosen in ("tf32", "bf16")
-
-
-class _Products(TorchDispatchMode):
-    """Takes products of float32 matrices by a function (A, B) → A B that is given to it."""
-
-    def __init__(self, product: Product) -> None:
-        super().__init__()
-        self.product = product
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        matrices = args[-2:] if name in ("mm", "bmm") else args[1:3]
-        if name not in ("mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_") or matrices[0].dtype != torch.float32:
-            return func(*args, **kwargs)
-        result = self.product(*matrices)
-        if name not in ("mm", "bmm"):
-            result, beta = result.mul_(kwargs.get("alpha", 1)), kwargs.get("beta", 1)
-            result = result.add_(args[0], alpha=beta) if beta else result
-        out = args[0] if name.endswith("_") else kwargs.get("out")
-        return result if out is None else out.resize_(result.shape).copy_(result)
-
-
-def _in_double(a: Tensor, b: Tensor) -> Tensor:
-    return (a.double() @ b.double()).float()
-
-
-def _in_parts(a: Tensor, b: Tensor) -> Tensor:
-    """A = A₁ + A₂ with A₁ the leading bits that TF32 keeps; A₂ B₂ is 2⁻²² of the whole and left out."""
-    a_high, b_high = _leading_bits(a), _leading_bits(b)
-    return (a - a_high) @ b_high + a_high @ (b - b_high) + a_high @ b_high
-
-
-def _of_rounded(a: Tensor, b: Tensor) -> Tensor:
-    """TF32's product: each operand rounded to ten bits after the point, sums in float32."""
-    return _leading_bits(a, round_off=True) @ _leading_bits(b, round_off=True)
-
-
-def _leading_bits(x: Tensor, round_off: bool = False) -> Tensor:
-    """x (float32) with the last 13 bits of its fraction cut, or rounded, off."""
-    bits = x.contiguous().view(torch.int32)
-    return ((bits + 4096 if round_off else bits) & -8192).view(torch.float32)
 
 
 class Seeded(TorchDispatchMode):
@@ -205,61 +145,52 @@ class Switch:
     def __init__(self, change: Callable[[], Undo]) -> None:
         self._change = change
         self._lock = threading.Lock()
-        self._holders = 0
-        self._undo: Undo | None = None
+        self.holders = 0
+        self._undo: Undo = lambda: None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         with self._lock:
-            if not self._holders:
+            if not self.holders:
                 self._undo = self._change()
-            self._holders += 1
+            self.holders += 1
         try:
             yield
         finally:
             with self._lock:
-                self._holders -= 1
-                if not self._holders and self._undo is not None:
+                self.holders -= 1
+                if not self.holders:
                     self._undo()
 
 
-def _changed(settings: Sequence[tuple[Any, str, Any]]) -> Undo:
-    """Make settings (place, name, value) where they are not so; what puts them back."""
-    before = []
-    for place, name, value in settings:
-        if getattr(place, name) != value:
-            before.append((place, name, getattr(place, name)))
+def _changed(name: str, value: Any, *places: Any) -> Undo:
+    """Make this setting where it is not so; what puts it back."""
+    undo = contextlib.ExitStack()
+    for place in places:
+        if (before := getattr(place, name)) != value:
+            undo.callback(setattr, place, name, before)
             setattr(place, name, value)
-
-    def put_back() -> None:
-        for one in reversed(before):
-            setattr(*one)
-
-    return put_back
+    return undo.close
 
 
 def _turn_off_tf32() -> Undo:
-    """Convolutions and matrix products in full float32 on a GPU."""
+    """Convolutions on a GPU, and matrix products anywhere, in full float32."""
     backends: Any = torch.backends
     cudnn = backends.cudnn
     if hasattr(backends, "fp32_precision"):
         # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
-        places = (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul)
-        return _changed([(place, "fp32_precision", "ieee") for place in places])
-    of_products = torch.get_float32_matmul_precision()  # before torch 2.9
-    of_convolutions = _changed([(cudnn, "allow_tf32", False)])
+        places = (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul, backends.mkldnn, backends.mkldnn.matmul)
+        return _changed("fp32_precision", "ieee", *places)
+    undo = contextlib.ExitStack()  # before torch 2.9
+    undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    undo.callback(_changed("allow_tf32", False, cudnn))
     torch.set_float32_matmul_precision("highest")
-
-    def put_back() -> None:
-        of_convolutions()
-        torch.set_float32_matmul_precision(of_products)
-
-    return put_back
+    return undo.close
 
 
 WITHOUT_TF32 = Switch(_turn_off_tf32)
 # cuDNN tries its algorithms for a convolution and chooses the fastest
-FASTEST_CONVOLUTIONS = Switch(lambda: _changed([(torch.backends.cudnn, "benchmark", True)]))
+FASTEST_CONVOLUTIONS = Switch(lambda: _changed("benchmark", True, torch.backends.cudnn))
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -268,16 +199,12 @@ def resolve_device(device: str | torch.device) -> torch.device:
         raise InputError(f'device is {device!r}; it must be a name, such as "cpu", "cuda" or "auto", or a torch.device')
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with as_ours(f"device {str(device)!r} cannot be used here", InputError, after="; use cpu, auto, or cuda"):
         found = torch.device(device)
         if found.type == "cpu":
             return torch.device("cpu")  # an index has no meaning there
-        if torch.ones(1, dtype=torch.float64, device=found).add(1).item() == 2:
-            return found
-        reason = "it does not keep numbers"
-    except Exception as error:  # every kind of device has kinds of errors of its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    raise InputError(f"device {str(device)!r} cannot be used here ({reason[:200]}); use cpu, auto, or cuda")
+        torch.ones(1, dtype=torch.float64, device=found).item()
+        return found
 
 
 def limited_worker(name: str, threads: int = 1) -> ThreadPoolExecutor:
@@ -323,17 +250,11 @@ def _limit_this_thread(threads: int) -> None:
 @functools.cache
 def _setters() -> dict[str, Any]:
     """OpenMP's and MKL's functions that set the calling thread's number of threads."""
-    folder = Path(torch.__file__).parent / "lib"
     found: dict[str, Any] = {}
-    for path in (folder / name for name in LIBRARIES):
-        if not path.exists():
-            continue
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
-            if name not in found and hasattr(library, name):
-                found[name] = getattr(library, name)
-                found[name].argtypes = [ctypes.c_int]
+    for name in LIBRARIES:
+        with contextlib.suppress(OSError):  # not of this system
+            library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+            for setter in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+                if hasattr(library, setter):
+                    found.setdefault(setter, getattr(library, setter))
     return found

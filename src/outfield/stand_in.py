@@ -45,10 +45,8 @@ class StandIns(Mapping[str, T], Generic[T]):
 
     def by_level(self) -> dict[str, dict[str, T]]:
         """The sets of each level by name, for :func:`outfield.choose`; levels without any are left out."""
-        found: dict[str, dict[str, T]] = {level: {} for level in LEVELS}
-        for name, one in self._sets.items():
-            found[self.levels[name]][name] = one
-        return {level: sets for level, sets in found.items() if sets}
+        levels = [level for level in LEVELS if level in self.levels.values()]
+        return {level: {name: one for name, one in self.items() if self.levels[name] == level} for level in levels}
 
 
 class Partners:

@@ -108,12 +108,3 @@ class TestTraining:
         for other in (None, 0.5):
             with pytest.raises(InputError, match="not the same: images, hold_out"):
                 train_classifier(train, None, TINY, RECIPE, hold_out=other, checkpoint=checkpoint)
-
-    def test_the_batch_must_fit_what_is_left(self, train):
-        with pytest.raises(InputError, match="batch_size is 90 but there are only 72 training images"):
-            train_classifier(train, None, TINY, Recipe(batch_size=90), hold_out=0.25)
-
-    def test_held_out_images_are_of_the_networks_size(self):
-        large = Pixels.of(make_pictures(96), (20, 20))
-        with pytest.raises(InputError, match=r"images of \(20, 20\) but the network takes \(16, 16\)"):
-            train_classifier(large, None, TINY, RECIPE, hold_out=0.25)

@@ -93,14 +93,6 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
         train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
 
 
-def test_the_rates_of_the_schedule_are_used(train, monkeypatch):
-    seen = []
-    epoch = Learner.epoch
-    monkeypatch.setattr(Learner, "epoch", lambda self, data, e, rate: seen.append(rate) or epoch(self, data, e, rate))
-    train_classifier(train, None, TINY, replace(RECIPE, schedule="cosine"))
-    assert seen == pytest.approx([0.05, 0.05 * 0.8535534, 0.025, 0.05 * 0.1464466])
-
-
 @pytest.mark.parametrize(
     ("what", "value"),
     [("curve", {}), ("curve", None), ("curve", {"loss": [], "more": []}), ("network.fc.weight", torch.zeros(1)),

@@ -125,12 +125,8 @@ def test_extracted_stages_and_last_layer(data, networks, tmp_path):
         asked = ("--stages", "--views", "flip", "--device", "cpu")
         outfield("extract", networks[0], data / f"{name}.npz", "-o", tmp_path / f"{name}.npz", *asked)
     found = of.FeatureSet.load(tmp_path / "svhn.npz")
-    assert {name: text for name, text in found.about.items() if name != "network"} == {
-        "views": "flip",
-        "stage1": "layer1",
-        "stage2": "layer2",
-        "stage3": "layer3",
-    }
+    stages = {f"stage{number}": f"layer{number}" for number in (1, 2, 3)}
+    assert {name: text for name, text in found.about.items() if name != "network"} == {"views": "flip"} | stages
     assert torch.allclose(found.features @ found.head_weight.T + found.head_bias, found.logits, atol=1e-4)
     knn = tmp_path / "knn.safetensors"
     outfield("fit", "KNN", tmp_path / "cifar10_test.npz", "-o", knn, "--set", "field=stage2", "--set", "k=3")
@@ -211,9 +207,9 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "1"], 2, "hold_out is 1"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0.99"], 2, "none would be left"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--loss", "hinge"], 2,
-         "--loss hinge: there is cross-entropy, smoothing, logitnorm, simclr"),
+         "--loss is 'hinge'; it must be one of cross-entropy, smoothing, logitnorm, simclr"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--augment", "mixup"], 2,
-         "--augment mixup: there is crops, shift, recoloured"),
+         "--augment is 'mixup'; it must be one of crops, shift, recoloured"),
         (["train", "svhn", "--data", "{data}", "-o", "n.safetensors"], 3, "svhn_train.npz"),
         (["train", "{data}/lsun.npz", "-o", "n.safetensors"], 2, "no labels"),
         (["train", "{data}/cifar10_train.npz", "-o", "n.safetensors", "--architecture", "resnet0", "-s", "batch_size=9"], 2,

@@ -132,7 +132,7 @@ NEAR = ("--near", "others=others")
             "--fraction 0.1,x: write numbers above 0 and at most 1, such as",
         ),
         (("photos", *IMAGES, *NEAR, "--fraction", ""), "--fraction : write numbers"),
-        (("photos", *IMAGES, *NEAR, "--fraction", "0,1"), "(fraction is 0.0"),
+        (("photos", *IMAGES, *NEAR, "--fraction", "0,1"), "fraction is 0.0"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_work(words, said, place, tmp_path):

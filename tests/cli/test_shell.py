@@ -50,19 +50,6 @@ def test_words_are_completed(line, expected):
     assert expected <= set(done.stdout.split()), done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell(shell):
-    done = run("--show-completion", shell)
-    assert done.returncode == 0, done.stderr
-    assert "_OUTFIELD_COMPLETE=complete_" in done.stdout
-
-
-def test_completion_is_installed(tmp_path):
-    done = run("--install-completion", "bash", HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "outfield" in (tmp_path / ".bashrc").read_text()
-
-
 def test_completion_loads_no_torch():
     code = (
         "import atexit, sys; atexit.register(lambda: sys.stderr.write(f\"torch={'torch' in sys.modules}\")); " + ENTRY

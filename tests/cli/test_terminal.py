@@ -56,12 +56,6 @@ def test_output_that_cannot_be_written(files, arguments, where, code, said):
     assert len(done.stderr.splitlines()) <= 1
 
 
-def test_closed_streams_do_not_matter_to_a_command_that_does_not_print(files, tmp_path):
-    done = shell(f"outfield fit SSD train.npz -o {tmp_path}/d.safetensors <&- >&- 2>&-", files)
-    assert done.returncode == 0
-    assert (tmp_path / "d.safetensors").read_bytes() == (files / "ssd.safetensors").read_bytes()
-
-
 def test_an_ascii_terminal_loses_nothing(files, tmp_path):
     (tmp_path / "été.npz").write_bytes((files / "noise.npz").read_bytes())
     arguments = ("evaluate", files / "ssd.safetensors", "--id", files / "train.npz", "--ood", tmp_path / "été.npz")
@@ -122,13 +116,6 @@ def test_options_are_called_by_their_names(tmp_path):
     assert "--download" in done.said
     assert "=True" not in done.said
     assert "in Python" not in done.said
-
-
-@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "", "warp"])
-def test_a_device_that_is_not_there(files, device, tmp_path):
-    done = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", "--device", device, code=2)
-    assert f"device '{device}' cannot be used here" in done.said
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

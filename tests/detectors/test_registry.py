@@ -147,11 +147,6 @@ class TestConfigurable:
         again = configurable(another("Fresh", object, "mine"))
         assert CONFIGURABLE["Fresh"] is again
 
-    @pytest.mark.parametrize("what", [3, "MLP", None])
-    def test_only_classes(self, what):
-        with pytest.raises(of.InputError, match="takes a class"):
-            configurable(what)
-
 
 PAGE = Path(__file__).parents[2] / "docs" / "detectors.md"
 

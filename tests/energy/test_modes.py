@@ -113,83 +113,14 @@ def test_what_is_fitted_in_inference_mode_can_be_followed_outside(train_set):
 class TestProducts:
     """What a process allows inside its float32 products."""
 
-    @pytest.fixture
-    def rough(self):
-        """The process allows bfloat16 inside its products, which a CPU with units for it then uses."""
+    @pytest.mark.parametrize("name", ["SSD", "KNN", "EnergyCorrected fused", "EnergyCorrected eager", "EBM eager"])
+    def test_where_the_process_allows_less_fits_and_scores_keep_their_bits(self, name, train_set, test_set):
+        _, expected = fitted_plainly(name)
         with chosen(torch.set_float32_matmul_precision, "medium", "highest"):
-            yield
-
-    a = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
-    b = torch.randn(30, 20, generator=torch.Generator().manual_seed(1))
-
-    def every_product(self):
-        """The product of a and b by each operation that takes one, and the gradient of one."""
-        out, three = torch.empty(40, 20), torch.empty(1, 40, 20)
-        leaf = self.a.clone().requires_grad_()
-        (leaf @ self.b).sum().backward()
-        some = torch.full((40, 20), 2.0)
-        return [
-            torch.mm(self.a, self.b),
-            torch.mm(self.a, self.b, out=out),
-            torch.matmul(self.a[None], self.b, out=three)[0],
-            torch.addmm(some, self.a, self.b, beta=2, alpha=-1).sub(4).neg(),
-            some.clone().addmm_(self.a, self.b) - 2,
-            torch.addmm(torch.full((20,), torch.nan), self.a, self.b, beta=0),
-            torch.baddbmm(some[None], self.a[None], self.b[None])[0] - 2,
-            torch.nn.functional.linear(self.a, self.b.T),
-            torch.einsum("ij,jk->ik", self.a, self.b),
-        ], leaf.grad
-
-    @pytest.mark.parametrize("way", [modes._in_double, modes._in_parts])
-    def test_products_in_double_and_in_parts_lose_nothing(self, way):
-        exact = self.a.double() @ self.b.double()
-        taken = 0
-
-        def counted(x, y):
-            nonlocal taken
-            taken += 1
-            return way(x, y)
-
-        with modes._Products(counted):
-            found, slope = self.every_product()
-        assert taken == len(found) + 2  # the product that was differentiated, and its gradient
-        for one in found:
-            torch.testing.assert_close(one.double(), exact, rtol=0, atol=2e-6 * float(exact.abs().max()))
-        torch.testing.assert_close(slope, self.b.sum(1).expand(40, 30), rtol=0, atol=1e-5)
-
-    def test_parts_make_up_for_operands_that_are_rounded(self, monkeypatch):
-        """The three products of an operation that rounds its operands to TF32 are as good as one that does not."""
-        exact = self.a.double() @ self.b.double()
-        rounded = float((modes._of_rounded(self.a, self.b) - exact).abs().max())
-        with modes._Products(modes._of_rounded):
-            parts = float((modes._in_parts(self.a, self.b) - exact).abs().max())
-        assert rounded > 1e-3
-        assert parts < 1e-5
-
-    def test_tf32_keeps_ten_bits(self):
-        one = torch.tensor([1 + 2**-10, 1 + 2**-12, 1 - 2**-13, -(1 + 3 * 2**-11)])
-        rounded = modes._leading_bits(one, round_off=True)
-        assert rounded.tolist() == [1 + 2**-10, 1.0, 1.0, -(1 + 2 * 2**-10)]
-
-    def test_nothing_is_done_where_nothing_was_chosen(self):
-        assert isinstance(modes.products(CPU), contextlib.nullcontext)
-        assert isinstance(modes.products(CPU, "tf32"), contextlib.nullcontext)
-
-    @pytest.mark.usefixtures("rough")
-    def test_full_products_are_asked_for_where_the_process_allows_less(self, train_set, test_set, monkeypatch):
-        assert modes.rounded_products(CPU)
-        assert pack(torch.zeros(512, 512)) is None
-        asked = []
-        product = modes._in_double
-        monkeypatch.setattr(modes, "_in_double", lambda a, b: asked.append(a.shape) or product(a, b))
-        for name in ("SSD", "EnergyCorrected", "EBM"):
-            detector = quick(name).fit(train_set)
-            assert bool(asked) == (name != "SSD")  # whose statistics are float64
-            asked.clear()
-            detector.score(test_set)
-            assert asked
-            asked.clear()
-        assert torch.get_float32_matmul_precision() == "medium"
+            assert modes.rounded_products(CPU)
+            assert pack(torch.zeros(512, 512)) is None
+            assert torch.equal(KINDS[name]().fit(train_set).score(test_set), expected)
+            assert torch.get_float32_matmul_precision() == "medium"
 
     @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="an older PyTorch")
     def test_the_newer_way_to_allow_less_is_seen_too(self):
@@ -201,13 +132,6 @@ class TestProducts:
             place.fp32_precision = before
             assert found == expected
         assert torch.get_float32_matmul_precision() == "highest"
-
-    def test_the_same_detector_gives_the_same_scores_up_to_rounding(self, train_set, test_set):
-        detector = quick("EnergyCorrected").fit(train_set)
-        expected = detector.score(test_set)
-        with chosen(torch.set_float32_matmul_precision, "medium", "highest"):
-            found = detector.score(test_set)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 class TestThreads:

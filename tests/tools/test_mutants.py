@@ -308,13 +308,3 @@ def test_a_run_that_was_cut_off_goes_on(small, done):
     assert again.returncode == 0, again.stderr
     assert "3 mutants, 5 tests" in again.stdout
     assert again.stdout.partition("\n\n")[2] == done.stdout.partition("\n\n")[2]
-
-
-def test_single_places_can_be_asked_for(small):
-    listed = run(small, "--only", "numbers.py:5", "--list")
-    assert [line for line in listed.stdout.splitlines() if line.startswith("  + ")] == [
-        "  + return None",
-        "  + return a if a <= b else b",
-        "  + return a if a >= b else b",
-    ]
-    assert run(small, "--only", "nothing.py:5", "--list").returncode == 1

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.config import configurable, require, require_choice, require_number
+from outfield.config import configurable, require, require_choice, require_number, require_pair
 from outfield.images import KINDS
 
 Images = Tensor
@@ -54,11 +54,7 @@ class Outliers:
         require_number("share", self.share, above=0, most=1)
         require_number("weight", self.weight, least=0)
         require_choice("form", self.form, ("uniform", "energy"))
-        pair = isinstance(self.margins, tuple | list) and len(self.margins) == 2
-        require(pair, "margins", self.margins, "two energies, such as [-10, -3]")
-        for number in self.margins:
-            require_number("margins", number)
-        require(self.margins[0] < self.margins[1], "margins", self.margins, "two energies, the smaller first")
+        require_pair("margins", self.margins, "[-10, -3]")
 
     def count(self, batch: int, parts: int) -> int:
         """Made-up images of a batch, equally many for each part of it."""
@@ -111,18 +107,6 @@ def _turned90(images: Images, others: Sequence[Images], generator: torch.Generat
     return torch.where(_drawn(2, images, generator) > 0, images.rot90(1, (2, 3)), images.rot90(3, (2, 3)))
 
 
-def _turned180(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return images.flip(2, 3)
-
-
-def _mixed(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return (images + others[0]) / 2
-
-
-def _inverted(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
-    return 255 - images
-
-
 def _halves(images: Images, others: Sequence[Images], generator: torch.Generator) -> Images:
     lower, right = _second_half(images)
     return torch.where(torch.where(_drawn(2, images, generator) > 0, lower, right), others[0], images)
@@ -169,8 +153,9 @@ def _phase(images: Images, others: Sequence[Images], generator: torch.Generator)
 
 
 CHANGES: dict[str, Change] = {
-    "turned90": _turned90, "turned180": _turned180, "mixed": _mixed, "halves": _halves, "quarters": _quarters,
-    "inverted": _inverted, "jigsaw2": partial(_jigsaw, grid=2), "jigsaw8": partial(_jigsaw, grid=8),
-    "blocks": _blocks, "phase": _phase,
+    "turned90": _turned90, "turned180": lambda images, *_: images.flip(2, 3),
+    "mixed": lambda images, others, _: (images + others[0]) / 2, "halves": _halves, "quarters": _quarters,
+    "inverted": lambda images, *_: 255 - images,
+    "jigsaw2": partial(_jigsaw, grid=2), "jigsaw8": partial(_jigsaw, grid=8), "blocks": _blocks, "phase": _phase,
 }  # fmt: skip
 """What each kind does, by the names of :data:`outfield.images.KINDS`."""

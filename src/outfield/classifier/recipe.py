@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.classifier.outliers import Outliers
-from outfield.config import configurable, require, require_choice, require_number
+from outfield.config import configurable, require, require_choice, require_number, require_pair
 
 # Augmentation of a whole batch at once, on the device where the images lie
 #
@@ -39,12 +39,8 @@ class Augmentation:
     flip: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, most in (("scale", 1.0), ("ratio", math.inf)):
-            value = getattr(self, name)
-            require(isinstance(value, tuple | list) and len(value) == 2, name, value, "two numbers, such as [0.5, 1.0]")
-            for number in value:
-                require_number(name, number, above=0, most=most)
-            require(value[0] <= value[1], name, value, "two numbers, the smaller first")
+        require_pair("scale", self.scale, "[0.5, 1.0]", above=0, most=1.0)
+        require_pair("ratio", self.ratio, "[0.5, 2.0]", above=0)
         require_number("flip", self.flip, least=0, most=1)
 
     def __call__(self, images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:

@@ -73,21 +73,15 @@ def main() -> None:
     with shown():
         try:
             with prepared():
-                _run()
+                app()
+        except SystemExit as stop:
+            if stop.code == INTERRUPTED:
+                log.info("interrupted")
+            raise
         except OutfieldError as error:
             log.error("%s", in_options(error), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
             unusable = isinstance(error, FileFormatError | StorageError)
             sys.exit(3 if unusable else 4 if isinstance(error, DivergenceError) else 2)
-
-
-def _run() -> None:
-    try:
-        app()
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            log.info("interrupted")
-        if stop.code:
-            raise
 
 
 def _panel(name: str) -> str:
@@ -102,9 +96,7 @@ def group(name: str, what: str) -> typer.Typer:
     return made
 
 
-def command(
-    *examples: str, of: typer.Typer | None = None, name: str | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(*examples: str, of: typer.Typer | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command of a group, with the options that all commands have and examples at the end of its help."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +104,7 @@ def command(
         def run(*, verbose: bool, quiet: bool, no_progress: bool, **given: Any) -> None:
             log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
             show_progress(False if quiet or no_progress else None)
-            with bar(f"outfield {'' if of is None else f'{of.info.name} '}{name or function.__name__}"):
+            with bar(f"outfield {'' if of is None else f'{of.info.name} '}{function.__name__}"):
                 function(**given)
 
         own = inspect.signature(function, eval_str=True)
@@ -120,8 +112,8 @@ def command(
         shared = [option(word, annotation=kind) for word, kind in _SHARED.items()]
         run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
         epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples])
-        panel = _panel(name or function.__name__) if of is None else None
-        (of or app).command(name, epilog=epilog, rich_help_panel=panel)(run)
+        panel = _panel(function.__name__) if of is None else None
+        (of or app).command(epilog=epilog, rich_help_panel=panel)(run)
         return function
 
     return add
@@ -154,11 +146,10 @@ def going_on_from(kept: object) -> Iterator[None]:
 @contextmanager
 def finishing_first(what: str) -> Iterator[Callable[[], None]]:
     """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once."""
-    asked = False
+    asked: list[bool] = []
 
     def ask(*_: Any) -> None:
-        nonlocal asked
-        asked = True
+        asked.append(True)
         signal.signal(signal.SIGINT, before)
         with contextlib.suppress(OSError):  # not by way of a stream, in which the signal may have arrived
             os.write(2, f"\nfinishing {what}, then stopping; Ctrl-C again stops at once\n".encode())
@@ -206,18 +197,16 @@ def shown() -> Iterator[None]:
         if issubclass(category, OutfieldWarning):
             log.warning("%s", message)
 
-    handler, level, propagate = _Handler(), log.level, log.propagate
-    log.addHandler(handler)
+    before = log.handlers, log.level, log.propagate
+    log.handlers, log.propagate = [_Handler()], False
     log.setLevel(logging.INFO)
-    log.propagate = False
     with warnings.catch_warnings():
         warnings.showwarning = show
         try:
             yield
         finally:
-            log.removeHandler(handler)
+            log.handlers, level, log.propagate = before
             log.setLevel(level)
-            log.propagate = propagate
 
 
 def in_options(error: OutfieldError) -> str:
@@ -249,9 +238,8 @@ class _Output(io.TextIOWrapper):
             with hidden() if self.isatty() else contextlib.nullcontext():
                 yield
         except OSError as error:
-            nothing = os.open(os.devnull, os.O_WRONLY)  # for what is still in the buffer
-            os.dup2(nothing, self.fileno())
-            os.close(nothing)
+            with open(os.devnull, "wb") as nothing:  # for what is still in the buffer
+                os.dup2(nothing.fileno(), self.fileno())
             if error.errno == errno.EPIPE:
                 sys.exit(141)  # as a shell reports it (128 + SIGPIPE)
             raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
@@ -260,29 +248,20 @@ class _Output(io.TextIOWrapper):
 @contextmanager
 def prepared() -> Iterator[None]:
     """Make sure that every text can be written while the block runs, and that all of it has been when it ends."""
-    for descriptor in (0, 1, 2):  # one that is closed would be given to the next file that is opened
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
     codecs.register_error("outfield", _spelled)
-    before = sys.stdout, sys.stderr
-    with contextlib.ExitStack() as stack:
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # it was closed
-                setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
-        if isinstance(sys.stderr, io.TextIOWrapper):
-            sys.stderr.reconfigure(errors="outfield")
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a caller in Python may have put something else there
-            sys.stdout.flush()
-            own = sys.stdout.buffer, sys.stdout.encoding
-            sys.stdout = _Output(*own, "outfield", line_buffering=sys.stdout.isatty())
-            stack.callback(sys.stdout.detach)
-        try:
-            yield
-            sys.stdout.flush()
-        finally:
-            sys.stdout, sys.stderr = before
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="outfield")
+    before = sys.stdout
+    if not isinstance(before, io.TextIOWrapper):  # a caller in Python has put something else there
+        yield
+        return
+    before.flush()
+    own = sys.stdout = _Output(before.buffer, before.encoding, "outfield", line_buffering=before.isatty())
+    try:
+        yield
+    finally:
+        sys.stdout = before
+        own.detach()  # which writes what is left
 
 
 def _spelled(error: UnicodeError) -> tuple[bytes, int]:
@@ -341,7 +320,7 @@ def print_grid(
         grid.add_column(Text(name), justify=justify, no_wrap=place not in wrapped, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(*cell) if isinstance(cell, tuple) else Text(printable(cell)) for cell in row))
-    console = Console(highlight=False, width=None if wrapped else Console(width=10_000).measure(grid).maximum)
+    console = Console(highlight=False, width=None if wrapped else 10_000)
     with console.capture() as text:
         console.print(grid)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, as_ours
 from outfield.extras import check_installed
 from outfield.percent import percent
 
@@ -29,6 +29,7 @@ Text = str | None
 Texts = list[str] | None
 File = Path | None
 Number = int | None
+Share = float | None
 
 Network = Annotated[
     str,
@@ -37,26 +38,20 @@ Network = Annotated[
         "FILE.pt2 (with --trust)."
     ),
 ]
-DataFolder = Annotated[
-    File, Option("--data", help="Folder of data sets: NAME.npz, torchvision's, or folders of images.")
-]
+DataFolder = Annotated[File, Option(help="Folder of data sets: NAME.npz, torchvision's, or folders of images.")]
 Download = Annotated[bool, Option("--download", help="Download sets that are not there, where this is possible.")]
-AutoViews = Annotated[
-    Text, Option("--views", help="Views of each image to average; auto chooses.", metavar="flip|six|N|auto")
-]
+AutoViews = Annotated[Text, Option(help="Views of each image to average; auto chooses.", metavar="flip|six|N|auto")]
 Split = Annotated[str, Option(help="train or test, of a named set.")]
 Settings = Annotated[Texts, Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")]
 Fdr = Annotated[
-    float | None,
-    Option(
-        "--fdr", min=0, max=1, help="Share of those called OOD that may be ID, such as 0.1, if inputs are independent."
-    ),
+    Share,
+    Option(min=0, max=1, help="Share of those called OOD that may be ID, such as 0.1, if inputs are independent."),
 ]
 Keep = Annotated[float, Option(help="Share of ID samples to accept.")]
-Near = Annotated[Texts, Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}).")]
-Far = Annotated[Texts, Option("--far", help="Stand-ins for far OOD, FILE or NAME=FILE.")]
-OnError = Annotated[str, Option("--on-error", help="Images that cannot be read: skip goes on without, fail ends.")]
-Decoders = Annotated[Number, Option("--workers", min=0, help="Processes that decode images.")]
+Near = Annotated[Texts, Option(help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}).")]
+Far = Annotated[Texts, Option(help="Stand-ins for far OOD, FILE or NAME=FILE.")]
+OnError = Annotated[str, Option(help="Images that cannot be read: skip goes on without, fail ends.")]
+Decoders = Annotated[Number, Option(min=0, help="Processes that decode images.")]
 MaxTrain = Annotated[int, Option("--max-train", "--most", min=1, help="Samples to fit the detector on, at most.")]
 Engine = Annotated[str, Option(help="local: this process. ray: a Ray cluster.", metavar="local|ray")]
 Workers = Annotated[Number, Option(min=1, help="Workers on Ray. Default: one for each core.")]
@@ -69,46 +64,55 @@ Interpolation = Annotated[Text, Option(help="nearest, bilinear, bicubic, lanczos
 Trust = Annotated[bool, Option("--trust", help="Open a .pt2 network, which may run code (ONNX does not).")]
 
 
-class Input(NamedTuple):
-    """A file that is read, if there is one, and what it is to the user."""
-
-    what: str
-    path: Path | None
+# what is read, to the user, and its path: FILE, FILE#SET, NAME@FILE, or the name of a set in a folder
+Input = tuple[str, str | Path | None]
 
 
 class Output(NamedTuple):
-    """A file that will be written: its option, path (may hold {seed}), endings (none: text), whether its folder is made."""
+    """A file that will be written: its option, path (may hold {seed}), endings (none: text); its folder may be made, too."""
 
     option: str
     path: Path | None
     endings: tuple[str, ...] = ()
     makes_folder: bool = False
+    for_all_seeds: bool = False
 
 
-def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None) -> None:
+def check_places(
+    inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None, folder: Path | None = None
+) -> None:
     """Find out before long work whether its results can be written, and would destroy nothing.
 
-    With seeds, a file of its own is written for each.
+    With seeds, a file of its own is written for each. Sets that are named lie in the folder.
 
     Raises:
         InputError: An ending is wrong, {seed} is missing, or an output is the same file as an input or another output, be it by
             another name or through a link.
         StorageError: An output cannot be written where it should go.
     """
-    taken = [(what, path) for what, path in inputs if path is not None]
-    for option, wanted, endings, makes_folder in outputs:
+    from outfield.files import check_output
+
+    taken = [(what, path) for what, source in inputs if source is not None for path in _files(str(source), folder)]
+    for option, wanted, endings, makes_folder, for_all_seeds in outputs:
         if wanted is None:
             continue
-        _check_ending(option, wanted, endings)
-        if seeds is not None and "{seed}" not in wanted.name:
+        own = None if for_all_seeds else seeds
+        if own is not None and "{seed}" not in wanted.name:
             raise InputError(f"{wanted}: with --seeds every seed gets its own file; put {{seed}} into its name")
-        paths = [wanted] if seeds is None else [for_seed(wanted, seed) for seed in seeds]
+        if not endings and wanted.suffix in DATA:
+            raise InputError(f"{option} {wanted} is a text file; {wanted.suffix} is for data and detectors")
+        if wanted.suffix == ".parquet":
+            check_installed("tables", "pyarrow")
+        paths = [wanted] if own is None else [for_seed(wanted, seed) for seed in own]
         for path in paths:
+            place = path.parent
+            while makes_folder and not os.path.lexists(place):  # the root is there
+                place = place.parent
+            check_output(place / path.name, endings or None, option)
             for what, other in taken:
                 if _same_file(path, other):
                     said = f"and {what} are both" if what.startswith("-") else f"would overwrite {what},"
                     raise InputError(f"{option} {said} {other}; give it a name of its own")
-            _check_writable(path, makes_folder)
         taken += [(option, path) for path in paths]
 
 
@@ -127,58 +131,16 @@ def _same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same file, or would once it is there: spelled otherwise, through links, or by hard links."""
     try:
         return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
-    except (OSError, ValueError):  # one of them is not there, or cannot be
+    except OSError:  # one of them is not there
         return False
 
 
-def _check_writable(path: Path, makes_folder: bool) -> None:
-    from outfield.files import check_output
-
-    folder = path.parent
-    if not makes_folder or os.path.isdir(folder):
-        check_output(path)
-        return
-    while not os.path.lexists(folder):  # the root is there
-        folder = folder.parent
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        problem = "writable" if os.path.isdir(folder) else "a folder"
-        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not {problem}")
-
-
-def _check_ending(option: str, wanted: Path, endings: Sequence[str]) -> None:
-    """Of the path, and of the file that it is a link to, which would be replaced."""
-    from outfield.files import as_path
-
-    for path in (as_path(wanted, option), Path(os.path.realpath(wanted))):
-        if endings and path.suffix not in endings:
-            *others, last = endings
-            either = f"{', '.join(others)} or {last}" if others else last
-            raise InputError(f"{option} {path}: the name must end in {either}")
-        if path.suffix == ".parquet":
-            check_installed("tables", "pyarrow")
-        if not endings and path.suffix in DATA:
-            raise InputError(f"{option} {path} is a text file; {path.suffix} is for data and detectors")
-
-
-def feature_file(what: str, source: str | None) -> list[Input]:
-    """The file of ``FILE`` or ``FILE#SET``."""
-    from outfield.features import split_source
-
-    return [] if source is None else [Input(what, split_source(source)[0])]
-
-
-def image_files(what: str, source: str | None, folder: Path | None = None) -> list[Input]:
-    """The file of images, if it is one; of a set by name, those in the folder that may hold it."""
-    if source is None:
-        return []
-    names = [source] if folder is None else [f"{source}_train.npz", f"{source}_test.npz", f"{source}.npz"]
-    return [Input(what, path) for path in (Path(folder or "", name) for name in names) if os.path.isfile(path)]
-
-
-def backbone_file(backbone: str) -> list[Input]:
-    """The file in ``FILE`` or ``timm:NAME@FILE``."""
-    path = Path(backbone.partition("@")[2] if ":" in backbone.partition("@")[0] else backbone)
-    return [Input("the backbone", path)] if os.path.isfile(path) else []
+def _files(source: str, folder: Path | None) -> list[Path]:
+    """The files that a source may be."""
+    paths = [Path(name) for name in (source, source.rpartition("#")[0], source.partition("@")[2])]
+    if folder is not None:
+        paths += [folder / f"{source}{end}" for end in ("_train.npz", "_test.npz", ".npz")]
+    return [path for path in paths if os.path.isfile(path)]
 
 
 def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
@@ -195,11 +157,6 @@ def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
             raise InputError(f"two sets of {option} have the same name, {name}; use NAME=FILE")
         found[name] = file
     return found
-
-
-def set_files(option: str, sets: dict[str, str]) -> list[Input]:
-    """The files of sets."""
-    return [place for name, source in sets.items() for place in feature_file(f"the set {name} of {option}", source)]
 
 
 def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:
@@ -246,10 +203,9 @@ def _sides(option: str, text: str) -> int | tuple[int, ...]:
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
+    told = f"{option} is {text!r}; it must be a number for each channel, such as 0.5,0.5,0.5"
+    with as_ours(told, InputError, ValueError):
         return tuple(map(float, text.split(",")))
-    except ValueError as error:
-        raise InputError(f"{option} is {text!r}; it must be a number for each channel, such as 0.5,0.5,0.5") from error
 
 
 def fdr_in_words(rate: float) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from typing import Any
 
 from outfield.benchmark import PROTOCOLS, BenchmarkRun, Key, benchmark_features, default_detectors
@@ -49,14 +50,10 @@ class DemoRun:
 
 def pack_file(name: str) -> Traversable:
     """A file of the pack, which is a package of its own, ``outfield-demo``."""
-    try:
-        file = resources.files(PACKAGE) / name
-    except ModuleNotFoundError:
-        file = None
-    if file is None or not file.is_file():
+    if find_spec(PACKAGE) is None:
         what = f"{name} is not there: the demo's data is the package outfield-demo"
         raise StorageError(f"{what}; in a clone of the repository: pip install ./packages/outfield-demo")
-    return file
+    return resources.files(PACKAGE) / name
 
 
 def pack_sets() -> dict[str, FeatureSet]:

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from outfield.cli import options as opt
 from outfield.cli.app import Device, command, going_on_from, write_results
 from outfield.cli.options import File, Number, Text, Texts
-from outfield.errors import InputError, UnknownNameError
+from outfield.errors import InputError, UnknownNameError, as_ours
 from outfield.files import make_folder
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ def benchmark(
     fractions = _fractions(fraction)
     chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
     folder = Path(f"benchmark-{protocol}") if output is None else output
-    inputs = [place for each in backbone or [] for place in opt.backbone_file(each)]
-    listed = opt.feature_file if features else opt.image_files
-    inputs += [found for part, place in places.items() if place for found in listed(part, place)]
+    inputs: list[opt.Input] = [*(("the backbone", each) for each in backbone or []), *places.items()]
     if not places and data is None:
         raise InputError(f"--data is missing: the folder in which {', '.join((plan.id, *plan.ood))} lie")
     if with_report:
@@ -100,11 +98,9 @@ def _fractions(text: str | None) -> list[float]:
     """0.01,0.1,1 as numbers."""
     from outfield.benchmark import checked_fractions
 
-    try:
-        return checked_fractions(float(part) for part in text.split(",")) if text is not None else []
-    except ValueError as error:
-        said = f" ({error})" if isinstance(error, InputError) else ""
-        raise InputError(f"--fraction {text}: write numbers above 0 and at most 1, such as 0.01,0.1,1{said}") from error
+    told = f"--fraction {text}: write numbers above 0 and at most 1, such as 0.01,0.1,1"
+    with as_ours(told, InputError, ValueError, InputError):
+        return [] if text is None else checked_fractions(float(part) for part in text.split(","))
 
 
 def _settings_by_detector(items: list[str]) -> dict[str, dict[str, str]]:
@@ -191,7 +187,7 @@ def report(
     """Tables, figures and the page of a benchmark once more, from the results it kept."""
     run = run / opt.RUN if os.path.isdir(run) else run
     folder = run.parent if output is None else output
-    opt.check_report([opt.Input("the run", run)], folder)
+    opt.check_report([("the run", run)], folder)
 
     from outfield.benchmark import load_run
 

@@ -25,7 +25,7 @@ def choose(
     output: Annotated[Path, Option("--out", "-o", help="File of the chosen detector (.safetensors).")],
     near: opt.Near = None,
     far: opt.Far = None,
-    real: Annotated[Texts, Option("--real", help="Real OOD data, FILE or NAME=FILE, to judge the choice.")] = None,
+    real: Annotated[Texts, Option(help="Real OOD data, FILE or NAME=FILE, to judge the choice.")] = None,
     most_members: Annotated[int, Option(min=1, help="Members of the sum, at most.")] = 8,
     seed: Annotated[int, Option(min=0, help="Seed of the split of held-out rows.")] = 0,
     csv_out: Annotated[File, Option("--csv", help="File for the figures of every sum and candidate.")] = None,
@@ -39,8 +39,8 @@ def choose(
         raise InputError("there are no stand-ins; name at least one set with --near or --far (see: outfield stand-ins)")
     if plot is not None and not sets["--real"]:
         raise InputError("--plot draws stand-ins against real sets; name at least one with --real")
-    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
-    inputs += [place for option, found in sets.items() for place in opt.set_files(option, found)]
+    inputs: list[opt.Input] = [("the training data", train), ("the held-out data", held_out)]
+    inputs += [(f"the set {name} of {option}", file) for option, named in sets.items() for name, file in named.items()]
     pictures = [opt.Output("--csv", csv_out), opt.Output("--plot", plot, (".png",))]
     opt.check_places(inputs, [opt.Output("--out", output, (".safetensors",)), *pictures])
 

@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from outfield.cli.app import FOUND, command, log, say
-from outfield.cli.options import File, Input, Number, Output, check_places
+from outfield.cli.options import File, Number, Output, Share, check_places
 from outfield.errors import InputError
 from outfield.percent import counted
 
@@ -37,15 +37,15 @@ def drift(
         File, Option(help="ID rows (table, features): compare each column of the files with them.")
     ] = None,
     calibration: Annotated[Number, Option(help="Held-out scores behind the p-values, without --threshold.")] = None,
-    keep: Annotated[float | None, Option(help="Share of ID samples to accept. Default: the threshold's.")] = None,
-    alpha: Annotated[float | None, Option(help="Probability of ever raising a false alarm. Default: 0.01.")] = None,
+    keep: Annotated[Share, Option(help="Share of ID samples to accept. Default: the threshold's.")] = None,
+    alpha: Annotated[Share, Option(help="Probability of ever raising a false alarm. Default: 0.01.")] = None,
     window: Annotated[Number, Option(help="Number of last samples that count as recent. Default: 1000.")] = None,
     state: Annotated[File, Option(help="File that keeps what was seen between calls (.safetensors).")] = None,
     as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
     fail_on_drift: Annotated[bool, Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")] = False,
 ) -> None:
     """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
-    inputs = [*(Input("the scores", path) for path in files), Input("the threshold", threshold or reference)]
+    inputs = [*(("the scores", path) for path in files), ("the threshold", threshold or reference)]
     check_places(inputs, [Output("--state", state, (".safetensors",))])
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
     settings = {name: value for name, value in given.items() if value is not None}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from outfield.cli.app import Device, command, print_table, say
-from outfield.cli.options import FEATURES, File, Input, Output, Text, check_places, feature_file, named_sets, opened
+from outfield.cli.options import FEATURES, File, Input, Output, Text, check_places, named_sets, opened
 from outfield.errors import InputError
 from outfield.extras import check_installed
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def evaluate(
     detector: Annotated[list[Path], Argument(help="One or more fitted detectors.")],
     id_data: Annotated[str, Option("--id", help=f"ID test data, {FEATURES}.")],
-    ood: Annotated[list[str], Option("--ood", help="OOD data, FILE or NAME=FILE; any number of times.")],
+    ood: Annotated[list[str], Option(help="OOD data, FILE or NAME=FILE; any number of times.")],
     json_out: Annotated[Text, Option("--json", help="File for fractions as JSON, or - for stdout.")] = None,
     csv_out: Annotated[Text, Option("--csv", help="File for fractions as CSV, or - for stdout.")] = None,
     output: Annotated[
@@ -40,8 +40,8 @@ def evaluate(
     if json_out == csv_out == "-":
         raise InputError("--json - and --csv - would both go to standard output; name a file for one of them")
     sources = named_sets("--ood", ood)
-    inputs = [*feature_file("the ID data", id_data), *(Input("the detector", path) for path in detector)]
-    inputs += [place for name, source in sources.items() for place in feature_file(f"the OOD set {name}", source)]
+    inputs: list[Input] = [("the ID data", id_data), *(("the detector", path) for path in detector)]
+    inputs += [(f"the OOD set {name}", source) for name, source in sources.items()]
     options = {"--json": json_out, "--csv": csv_out}
     targets = {option: Path(path) for option, path in options.items() if path is not None and path != "-"}
     places = [Output(option, path) for option, path in targets.items()]

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from outfield.cli.app import command, log
-from outfield.cli.options import Input, Output, Text, check_places
+from outfield.cli.options import Output, Text, check_places
 from outfield.errors import InputError
 from outfield.extras import check_installed
 from outfield.progress import bar
@@ -43,7 +43,7 @@ def export(
     if chosen == "mlflow" and (features_only or float_input):
         raise InputError("an MLflow model takes images as they are; leave out --features-only and --float-input")
     if chosen in BY_ENDING.values():
-        check_places([Input("the guard", guard)], [Output("--out", output, (f".{chosen}",))])
+        check_places([("the guard", guard)], [Output("--out", output, (f".{chosen}",))])
     takes = "features" if features_only else "normalised" if float_input else "pixels"
     began = time.monotonic()
     with bar("exporting the guard"):

@@ -44,10 +44,8 @@ def extract(
     device: Device = "auto",
 ) -> None:
     """Run images through a classifier once: features, spread, logits and last layer, for fit, score and evaluate."""
-    opt.check_places(
-        [*opt.backbone_file(backbone), *opt.image_files("the images", images, data)],
-        [opt.Output("--out", output, (".safetensors", ".npz"))],
-    )
+    inputs = [("the backbone", backbone), ("the images", images)]
+    opt.check_places(inputs, [opt.Output("--out", output, (".safetensors", ".npz"))], folder=data)
 
     from outfield.backbone import Backbone, Odin, Views, accuracy
     from outfield.config import require_choice

@@ -74,18 +74,13 @@ def fit(
     settings = opt.setting_texts(setting) | ({} if seed is None else {"seed": str(seed)})
     model: Detector = construct_from_text(kind, settings)
     numbers = None if seeds is None else range(first := getattr(model, "seed", 0), first + seeds)
-    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
-    inputs += [place for level, sets in stand_ins.items() for place in opt.set_files(f"--{level}", sets)]
+    inputs: list[opt.Input] = [("the training data", train), ("the held-out data", held_out)]
+    inputs += [(f"the set {one} of --{level}", file) for level, sets in stand_ins.items() for one, file in sets.items()]
     named = {"--out": output, "--threshold-out": threshold_out}
-    opt.check_places(inputs, [opt.Output(option, path, (".safetensors",)) for option, path in named.items()], numbers)
-    if checkpoint is not None:  # one for all seeds
-        written = [
-            opt.Input(option, opt.for_seed(path, seed))
-            for option, path in named.items()
-            for seed in numbers or [0]
-            if path is not None
-        ]
-        opt.check_places([*inputs, *written], [opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
+    outputs = [opt.Output(option, path, (".safetensors",)) for option, path in named.items()]
+    if checkpoint is not None:
+        outputs.append(opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,), for_all_seeds=True))
+    opt.check_places(inputs, outputs, numbers)
     own = None if held_out is None else open_or_read(held_out)
     if opt.on_ray(engine, workers):
         from outfield.scale import fit_mixture

@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from outfield.cli import options as opt
 from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_grid, print_groups, print_table
-from outfield.cli.options import File, Text
+from outfield.cli.options import File, Share, Text
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
 from outfield.percent import counted, in_percent, percent
@@ -31,12 +31,11 @@ guards = group(
     "guard", "Verdicts on images, texts or rows of a table: build a guard of what is usual, check what comes later."
 )
 
+AGuard = Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")]
 Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]
-DetectorName = Annotated[Text, Option("--detector", help="Detector to use. Default: Auto.")]
+DetectorName = Annotated[Text, Option(help="Detector to use. Default: Auto.")]
 PerClass = Annotated[bool, Option("--per-class", help="A threshold for each class that the network predicts.")]
-Accuracy = Annotated[
-    float | None, Option("--accuracy", help="Accept only answers of which this share is right, such as 0.99.")
-]
+Accuracy = Annotated[Share, Option(help="Accept only answers of which this share is right, such as 0.99.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples.")]
 
 
@@ -47,9 +46,8 @@ Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples
     "outfield guard build net.onnx --size 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --images photos/train -o my.guard",
     "outfield guard build hf:topics --texts train.csv --held-out val.csv -o topics.guard",
     of=guards,
-    name="build",
 )
-def guard_build(
+def build(
     network: opt.Network,
     output: Out,
     images: Annotated[
@@ -72,9 +70,7 @@ def guard_build(
     views: opt.AutoViews = None,
     detector: DetectorName = None,
     setting: opt.Settings = None,
-    names: Annotated[
-        Text, Option("--names", help="Of an object detector: names of labels 1, 2, …, with commas between.")
-    ] = None,
+    names: Annotated[Text, Option(help="Of an object detector: names of labels 1, 2, …, with commas between.")] = None,
     size: opt.Size = None,
     crop: opt.Crop = None,
     mean: opt.Mean = None,
@@ -89,8 +85,12 @@ def guard_build(
     device: Device = "auto",
 ) -> None:
     """Build a guard of images or texts: network, preprocessing, detector and threshold in one file."""
-    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images), *opt.image_files("the texts", texts)]
-    inputs += opt.image_files("the held-out images", held_out)
+    inputs = [
+        ("the backbone", network),
+        ("the images", images),
+        ("the texts", texts),
+        ("the held-out images", held_out),
+    ]
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.backbone import Backbone
@@ -103,34 +103,30 @@ def guard_build(
         "workers": workers, "on_error": on_error,
     }  # fmt: skip
     began = time.monotonic()
-    if images is None or texts is not None:
-        if images is not None or texts is None:
-            raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
-        if settings or names is not None or trust:
-            what = "--size, --crop, --mean, --std, --interpolation, --names and --trust"
-            raise InputError(f"{what} are for networks of images")
+    usual = texts if images is None else images
+    if usual is None or (images is not None and texts is not None):
+        raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
+    if texts is not None and (settings or names is not None or trust):
+        what = "--size, --crop, --mean, --std, --interpolation, --names and --trust"
+        raise InputError(f"{what} are for networks of images")
+    if texts is None and (column is not None or label is not None):
+        raise InputError("--column and --label are for --texts; the folders of --images name the classes of images")
+    if texts is not None:
         with bar("opening the network"):
             classifier = Texts(network, column=column, label=label, device=device)
-        made = Guard.build(classifier, texts, held_out, **chosen)
-        made.save(output)
-        _tell(made, output, began)
-        return
-    if column is not None or label is not None:
-        raise InputError("--column and --label are for --texts; the folders of --images name the classes of images")
-    if network.startswith("torchvision:") and "rcnn" in network.partition("@")[0]:
-        made = _guard_of_boxes(network, images, held_out, names, settings, chosen)
-        made.save(output)
-        _tell(made, output, began)
-        return
-    if names is not None:
+        made = Guard.build(classifier, usual, held_out, **chosen)
+    elif network.startswith("torchvision:") and "rcnn" in network.partition("@")[0]:
+        made = _guard_of_boxes(network, usual, held_out, names, settings, chosen)
+    elif names is not None:
         raise InputError("--names is for object detectors; the folders of --images name the classes of other networks")
-    plan = ImagePlan(**chosen)  # which checks them before the network is loaded
-    source = plan.images(images)
-    held = None if held_out is None else plan.images(held_out)
-    with bar("opening the network"):
-        backbone = Backbone.open(network, device, trust=trust, **settings)
-    log.info("%s", backbone)
-    made = plan.build(backbone, source, held)
+    else:
+        plan = ImagePlan(**chosen)  # which checks them before the network is loaded
+        source = plan.images(usual)
+        held = None if held_out is None else plan.images(held_out)
+        with bar("opening the network"):
+            backbone = Backbone.open(network, device, trust=trust, **settings)
+        log.info("%s", backbone)
+        made = plan.build(backbone, source, held)
     with bar("writing the guard"):
         made.save(output)
     _tell(made, output, began)
@@ -160,9 +156,8 @@ def _guard_of_boxes(
     "outfield guard rows train.parquet --columns age,income,town --missing median --keep 0.99 -o my.guard",
     "outfield guard rows features.safetensors --held-out val.safetensors -o my.guard",
     of=guards,
-    name="rows",
 )
-def guard_rows(
+def rows(
     rows: Annotated[str, Argument(help="ID rows: a table (.csv, .parquet), or a file of features.")],
     output: Out,
     held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth, of few a third.")] = None,
@@ -184,8 +179,7 @@ def guard_rows(
     device: Device = "auto",
 ) -> None:
     """Build a guard of the rows of a table, or of features: no network and no image is needed."""
-    inputs = [*opt.feature_file("the rows", rows), *opt.feature_file("the held-out rows", held_out)]
-    opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
+    opt.check_places([("the rows", rows), ("the held-out rows", held_out)], [opt.Output("--out", output, GUARDS)])
 
     from outfield.guard import Guard
 
@@ -224,13 +218,9 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     log.info("%s", made)
     log.info("it accepts %s to %s of new ID %s (90 %% interval)", percent(low, 1), percent(high, 1), unit)
     told = describe_guard(output)
-    for line in (
-        told.get("per class"),
-        f"accepts {told['accepts']}" if "accepts" in told else None,
-        f"how good it is: {told['quality']}" if "quality" in told else None,
-    ):
-        if line:
-            log.info("%s", line)
+    for name, words in (("per class", "%s"), ("accepts", "accepts %s"), ("quality", "how good it is: %s")):
+        if told.get(name):
+            log.info(words, told[name])
     log.info("built in %.1f s → %s", time.monotonic() - began, output)
     for aim, words in (
         (f"now check {unit}:", f"guard check {output} {some}"),
@@ -245,10 +235,9 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     "outfield guard check my.guard photos/ more/*.png --out verdicts.csv --fail-on-ood",
     "outfield guard check customers.guard new.csv --why",
     of=guards,
-    name="check",
 )
-def guard_check(
-    guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
+def check(
+    guard: AGuard,
     images: Annotated[
         list[str], Argument(help="Images, folders or .npz; of rows or texts tables; of rows also features.")
     ],
@@ -270,8 +259,8 @@ def guard_check(
         raise InputError("--json and --jsonl both say what is printed; give one of them")
     if json_lines and fdr is not None:
         raise InputError("--fdr decides when all verdicts are there, --jsonl prints each at once; take --json")
-    files = [place for image in images for place in opt.image_files("an image", image)]
-    opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
+    inputs: list[opt.Input] = [("the guard", guard), *(("an image", image) for image in images)]
+    opt.check_places(inputs, [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
     from outfield.guard import Guard, TableReader, Verdicts, as_json, as_json_lines, write_verdicts
@@ -292,20 +281,14 @@ def guard_check(
     elif ignore_extra:
         model.reader.table = replace(model.reader.table, others=True)
     found, what = [], model.reader.unit
-    lost: SystemExit | StorageError | None = None
     stream = model.stream(images, on_error=on_error, workers=workers, why=why)
     with bar(f"checking {what}", unit=what) as advance:
         for verdict in stream:
             found.append(verdict)
             advance(len(found))
-            if json_lines and lost is None:
-                try:
-                    sys.stdout.write(as_json_lines([verdict]))
-                    sys.stdout.flush()
-                except (SystemExit, StorageError) as error:  # nobody reads any more, but a file may be wanted
-                    if output is None:
-                        raise
-                    lost = error
+            if json_lines:
+                sys.stdout.write(as_json_lines([verdict]))
+                sys.stdout.flush()
     verdicts = Verdicts(found, what)
     if fdr is not None:
         rows = [row for one in verdicts for row in one.rows]
@@ -319,8 +302,6 @@ def guard_check(
     _sum_up(verdicts, output)
     if fdr is not None:
         log.info("%s", opt.fdr_in_words(fdr))
-    if lost is not None:
-        raise lost
     if fail_on_ood and verdicts.is_ood.any():
         raise typer.Exit(FOUND)
     unread = len(verdicts.failed)
@@ -331,12 +312,11 @@ def guard_check(
 @command(
     "outfield guard evaluate my.guard --id photos/test --ood others/ --ood drawings=more/ -o evaluation.png",
     of=guards,
-    name="evaluate",
 )
-def guard_evaluate(
-    guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
+def evaluate(
+    guard: AGuard,
     id_data: Annotated[str, Option("--id", help="ID images or rows new to the guard; of boxes also annotated ones.")],
-    ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
+    ood: Annotated[list[str], Option(help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
     output: Annotated[File, Option("--out", "-o", help="Figure: scores, risk and coverage (.png).")] = None,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
@@ -348,8 +328,7 @@ def guard_evaluate(
     """
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
-    inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
-    opt.check_places(inputs, [opt.Output("--out", output, (".png",))])
+    opt.check_places([("the guard", guard), *places], [opt.Output("--out", output, (".png",))])
     if output is not None:
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")
@@ -425,13 +404,12 @@ def _with_interval(share: float, ends: tuple[float, float]) -> str:
     "outfield guard update my.guard --sample photos/june -o new.guard",
     "outfield guard update my.guard --accept kept/my --refit photos/train -o new.guard",
     of=guards,
-    name="update",
 )
-def guard_update(
+def update(
     guard: Annotated[Path, Argument(help="A guard; it stays as it is.")],
     output: Out,
     accept: Annotated[
-        File, Option("--accept", help="Folder of outfield serve --keep that people reviewed, or known images or rows.")
+        File, Option(help="Folder of outfield serve --keep that people reviewed, or known images or rows.")
     ] = None,
     sample: Annotated[
         Text, Option(help="Known images or rows of which none was chosen: they set the threshold.")
@@ -442,8 +420,7 @@ def guard_update(
     device: Device = "auto",
 ) -> None:
     """Make a new version of a guard from what people said of its inputs, and tell what that changes."""
-    places = [("--accept", None if accept is None else str(accept)), ("--sample", sample), ("--refit", refit)]
-    inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
+    inputs: list[opt.Input] = [("the guard", guard), ("--accept", accept), ("--sample", sample), ("--refit", refit)]
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.guard import Guard
@@ -476,8 +453,8 @@ def guard_update(
     log.info("→ %s; %s is as it was, and nothing else changes until you deploy the new one", output, guard)
 
 
-@command("outfield guard show my.guard", of=guards, name="show")
-def guard_show(guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")]) -> None:
+@command("outfield guard show my.guard", of=guards)
+def show(guard: AGuard) -> None:
     """Tell what is in a guard, without building its network."""
     from outfield.guard import describe_guard
 

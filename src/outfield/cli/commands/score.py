@@ -102,7 +102,7 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, fdr: float | No
     from outfield.guard import VERDICT_ENDINGS as ENDINGS
     from outfield.guard import Guard, Verdicts, write_verdicts
 
-    places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
+    places: list[opt.Input] = [("the guard", guard), ("the data", data)]
     opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
     verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
     failed = verdicts.failed
@@ -124,8 +124,7 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, fdr: float | No
 def _with_detector(
     detector: Path, data: str, output: Path | None, threshold: Path | None, fdr: float | None, device: str
 ) -> None:
-    inputs = [opt.Input("the detector", detector), opt.Input("the threshold", threshold)]
-    inputs += opt.feature_file("the data", data)
+    inputs: list[opt.Input] = [("the detector", detector), ("the threshold", threshold), ("the data", data)]
     opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
 
     from outfield.detectors import load

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from outfield.cli.app import Device, command, log, say
-from outfield.cli.options import File, Input, Output, check_places
+from outfield.cli.options import File, Output, check_places
 from outfield.errors import InputError, OutfieldError
 from outfield.extras import check_installed
 from outfield.progress import show_progress
-
-DEMO = "cifar10.guard"
 
 
 @command(
@@ -57,7 +56,7 @@ def serve(
     paths = [*(guards or []), *([_demo_guard()] if demo else [])]
     if not paths:
         raise InputError("there is no guard to serve; name a file, or try outfield serve --demo")
-    inputs = [Input("--tls-cert", tls_cert), Input("--tls-key", tls_key), *(Input("a guard", path) for path in paths)]
+    inputs = [("--tls-cert", tls_cert), ("--tls-key", tls_key), *(("a guard", path) for path in paths)]
     check_places(inputs, [Output("--drift-state", drift_state, (".safetensors",))])
 
     from outfield.files import check_readable
@@ -85,8 +84,8 @@ def serve(
             say(f"{' and '.join(service.models)} at {address} (Ctrl-C stops)")
             sys.stdout.flush()  # into a file or pipe, too
 
+        tls = {"tls_cert": tls_cert, "tls_key": tls_key}
         try:
-            tls = {"tls_cert": tls_cert, "tls_key": tls_key}
             server = make_server(service, host=host, port=port, listening=listening, ready=ready, **tls)
         except OutfieldError:
             service.stop()
@@ -95,11 +94,7 @@ def serve(
 
 
 def _demo_guard() -> Path:
-    try:
-        found = Path(str(resources.files("outfield_demo") / DEMO))
-    except ModuleNotFoundError:
-        found = Path(DEMO)
-    if not found.is_file():
+    if find_spec("outfield_demo") is None:
         what = "the guard of the demo comes with its data, which is not installed"
         raise InputError(f"{what}; in a clone of the repository: pip install ./packages/outfield-demo")
-    return found
+    return Path(str(resources.files("outfield_demo") / "cifar10.guard"))

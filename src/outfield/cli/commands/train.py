@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from outfield.cli import options as opt
 from outfield.cli.app import Device, command, finishing_first, going_on_from, log, say
-from outfield.cli.options import File, Number, Text, Texts
+from outfield.cli.options import File, Number, Share, Text, Texts
 from outfield.errors import InputError
 from outfield.percent import counted
 from outfield.progress import Advance, bar, is_shown
@@ -56,15 +56,15 @@ def train(
     seeds: Annotated[int, Option(min=1, help="Number of seeds, from --seed on; write {seed} into file names.")] = 1,
     checkpoint: Annotated[File, Option(help="File that keeps the running training. Default: beside --out.")] = None,
     test_every: Annotated[int, Option(min=1, help="Epochs between two looks at the test images.")] = 1,
-    hold_out: Annotated[float | None, Option(help="Share of each class held out to test on.", metavar="SHARE")] = None,
+    hold_out: Annotated[Share, Option(help="Share of each class held out to test on.", metavar="SHARE")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
     numbers = range(seed, seed + seeds)
     kept = checkpoint or Path(str(output).removesuffix(".safetensors") + ".checkpoint.safetensors")
-    inputs = [*opt.image_files("the training images", images, data), *opt.image_files("the test images", test)]
+    inputs = [("the training images", images), ("the test images", test)]
     outputs = [opt.Output("--out", output, (".safetensors",)), opt.Output("--checkpoint", kept, (".safetensors",))]
-    opt.check_places(inputs, outputs, numbers if seeds > 1 else None)
+    opt.check_places(inputs, outputs, numbers if seeds > 1 else None, data)
 
     from outfield.classifier import (
         AUGMENTATIONS,
@@ -77,11 +77,15 @@ def train(
         classifier_for,
         train_classifier,
     )
-    from outfield.config import construct_from_text
+    from outfield.config import construct_from_text, require_choice
     from outfield.modes import resolve_device
 
-    named = _named("--loss", loss, LOSSES) | _named("--outliers", outliers, OUTLIERS)
-    named |= {} if augment is None else _named("--augment", augment, AUGMENTATIONS)
+    named: dict[str, str] = {}
+    given = (("--loss", loss, LOSSES), ("--outliers", outliers, OUTLIERS), ("--augment", augment, AUGMENTATIONS))
+    for option, name, known in given:
+        if name is not None:
+            require_choice(option, name, known)
+            named |= known[name]
     recipe: Recipe = construct_from_text(Recipe, named | opt.setting_texts(setting))
     if hold_out is not None:
         check_share(hold_out)
@@ -112,13 +116,6 @@ def train(
             mine.unlink(missing_ok=True)
         judged = "" if trained.held_out is None else f", {trained.held_out}"
         say(f"{target}: {trained.curve.last(recipe.loss.counts)}{judged}, {sum(trained.curve.seconds):.0f} s")
-
-
-def _named(option: str, name: str, known: Mapping[str, dict[str, str]]) -> dict[str, str]:
-    """The settings that a name stands for."""
-    if name not in known:
-        raise InputError(f"{option} {name}: there is {', '.join(known)}")
-    return known[name]
 
 
 def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Callable[[Curve], None]:
