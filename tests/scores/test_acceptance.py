@@ -6,7 +6,6 @@ import torch
 from scipy.stats import binom
 
 import outfield as of
-from outfield.files import Record
 from outfield.scores import share_interval
 from outfield.scores.acceptance import Acceptance, _falling, _p_value, fewest_right
 
@@ -156,19 +155,13 @@ def test_a_few_right_answers_at_the_top_do_not_lower_all_others():
     assert chances.tolist() == [101 / 105]
 
 
-def test_it_comes_back_from_its_record_and_a_changed_one_is_refused():
+def test_it_comes_back_from_its_record():
     rng = np.random.default_rng(0)
     rule = Acceptance.fit(*draw(rng, 600, 10), *draw(rng, 300, 10), 0.9, source="MSP")
-    record = rule.record()
-    again = Acceptance.from_record(record)
+    again = Acceptance.from_record(rule.record())
     assert repr(again) == repr(rule)
     assert again.source == "MSP"
     assert torch.equal(again.p_right([0.0, 0.2, 0.9]), rule.p_right([0.0, 0.2, 0.9]))
-    total, accepted, _ = rule.tested
-    with pytest.raises(of.FileFormatError, match="does not follow"):
-        Acceptance.from_record(Record({**record.header, "tested": [total, accepted, accepted]}, record.tensors))
-    with pytest.raises(of.FileFormatError, match="damaged"):
-        Acceptance.from_record(Record(record.header, {**record.tensors, "chances": rule.chances.flip(0)}))
 
 
 @pytest.mark.parametrize("accuracy", [0, 1, 1.5, True, "0.9", float("nan")])
