@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_choice, require_number, to_plain
-from outfield.detectors.base import Batch, Detector, labels_of, once, take
+from outfield.detectors.base import Batch, Detector, labels_of, take
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.registry import register
 from outfield.energy import (
@@ -153,7 +153,7 @@ class LearnedEnergy(Detector):
         return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))
 
     def _score(self, batch: Batch) -> Tensor:
-        energy: Tensor = self.model_(once(normalise, batch["features"]))
+        energy: Tensor = self.model_(normalise(batch["features"]))
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:

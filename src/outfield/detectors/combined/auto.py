@@ -10,7 +10,7 @@ import torch
 from outfield.config import require_number
 from outfield.detectors.base import Detector, labels_of
 from outfield.detectors.combined.choice import Choice, choose, default_members
-from outfield.detectors.combined.fused import Summed, apart, check_weights
+from outfield.detectors.combined.fused import Summed, apart
 from outfield.detectors.registry import register
 from outfield.energy import MixturePrior
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, normalise, spaces
@@ -56,9 +56,8 @@ class Auto(Summed):
         self.most_members, self.held_out, self.seed = most_members, held_out, seed
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         require_number("most_members", self.most_members, least=1, whole=True)
-        require_number("held_out", self.held_out, above=0, most=0.5)
-        require_number("seed", self.seed, least=0, whole=True)
 
     @property
     def needs_to_score(self) -> tuple[str, ...]:
@@ -98,9 +97,7 @@ class Auto(Summed):
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
         super()._load_notes(notes)
-        weights = notes.get("weights")
-        check_weights(weights, len(notes["members"]))
-        self.weights_ = None if weights is None else tuple(float(weight) for weight in weights)
+        self.weights_ = tuple(notes["weights"]) if "weights" in notes else None
 
 
 def is_one_class(train: FeatureSource) -> bool:

@@ -17,7 +17,7 @@ from outfield.detectors.distance.knn import KNN
 from outfield.detectors.distance.ssd_mixture_rmds import SSD
 from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import EnergyLogits
 from outfield.detectors.registry import register
-from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
+from outfield.errors import InputError, NotFittedError, TooFewSamplesError
 from outfield.features import FeatureSource, Part, copies_of, split_rows
 from outfield.percent import counted
 from outfield.scores import Threshold
@@ -104,10 +104,6 @@ class Calibration:
         """(s − mean) / standard deviation of the held-out scores, for each score s (N,), float64."""
         return (scores.double() - self.scores.mean()) / self.spread
 
-    def to(self, device: torch.device) -> Calibration:
-        """The same on another device."""
-        return Calibration(self.scores.to(device))
-
 
 class Calibrations:
     """M calibrations of equally many scores, applied to M columns of scores at once."""
@@ -187,12 +183,17 @@ class Summed(CombinedDetector):
     member_prefix = "member."
 
     rule: str = "fisher"
-    seed: int = 0
+    held_out: float
+    seed: int
 
     calibrations_: tuple[Calibration, ...]
     sum_: Calibration
 
     _joined: Calibrations  # the members' calibrations as one
+
+    def _check_settings(self) -> None:
+        require_number("held_out", self.held_out, above=0, most=0.5)
+        require_number("seed", self.seed, least=0, whole=True)
 
     def _calibrate(self, held_out: FeatureSource) -> None:
         """Half of the rows for the members, the other half for their sum."""
@@ -245,7 +246,7 @@ class Summed(CombinedDetector):
 
     def _moved(self) -> None:
         if hasattr(self, "calibrations_"):
-            self.calibrations_ = tuple(one.to(self.device) for one in self.calibrations_)
+            self.calibrations_ = tuple(Calibration(one.scores.to(self.device)) for one in self.calibrations_)
             self._joined = Calibrations(self.calibrations_)
         super()._moved()
 
@@ -256,25 +257,12 @@ class Summed(CombinedDetector):
     def _notes(self) -> dict[str, Any]:
         return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        super()._load_notes(notes)
-        self._held_out_rows = notes["held_out"]
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
-        self.sum_ = _calibration(state, "sum")
-        self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
-        sizes = {len(one.scores) for one in self.calibrations_} | {self._held_out_rows - len(self.sum_.scores)}
-        if sizes != {self._held_out_rows // 2}:
-            raise FileFormatError("its calibrations are of different numbers of rows")
+        names = ["sum", *(f"{i}.calibration" for i in range(len(self.members_)))]
+        self.sum_, *own = (Calibration(take(state, name, (None,), torch.float64)) for name in names)
+        self.calibrations_ = tuple(own)
         self._moved()
-
-
-def _calibration(state: dict[str, Tensor], name: str) -> Calibration:
-    scores = take(state, name, (None,), torch.float64)
-    if bool((scores.diff() < 0).any()):
-        raise FileFormatError(f"{name} is not in ascending order")
-    return Calibration(scores)
 
 
 @register
@@ -314,11 +302,10 @@ class Fused(Summed):
         self.seed, self.weights = seed, weights
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         check_members(self.members)
         check_weights(self.weights, len(self.members))
         require_choice("rule", self.rule, RULES)
-        require_number("held_out", self.held_out, above=0, most=0.5)
-        require_number("seed", self.seed, least=0, whole=True)
 
     def _recipe(self) -> Sequence[Detector]:
         return self.members

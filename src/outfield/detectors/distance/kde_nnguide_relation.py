@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, log_total, once
+from outfield.detectors.base import Batch
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
-from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
 
@@ -23,8 +22,6 @@ KEPT = 2**23
 TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
 SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
 NUMBERS = 2**22  # numbers of rows that are looked at closely at once
-# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
-MOST_OFF = 2e-2
 
 
 def directions(rows: Tensor) -> Tensor:
@@ -34,7 +31,7 @@ def directions(rows: Tensor) -> Tensor:
 
 def cosines(features: Tensor, bank: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The cosines of features (n, D) to the rows of a bank (M, D), in pieces of it: which rows, and a table (n, m), float64."""
-    z = once(directions, once(normalise, features))
+    z = directions(normalise(features))
     done = 0
     for piece in _directions_of(bank):
         there = piece.to(z.device)
@@ -64,9 +61,9 @@ def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) ->
     count = k + SPARE
     if bank.device.type != "cpu" or count >= len(bank) or rounded_products(bank.device):
         return _largest_of_all(features, bank, weights, k)
-    z = once(normalise, features)
+    z = normalise(features)
     values, index = merged(_in_float32(z, bank, weights.float(), count), count)
-    found = _looked_at_closely(once(directions, z), bank, weights, index).topk(k, dim=1).values
+    found = _looked_at_closely(directions(z), bank, weights, index).topk(k, dim=1).values
     error = 2 * (bank.shape[1] + 8) * (torch.finfo(torch.float32).eps / 2) * weights.abs().amax()
     # Unsure also where a weight is too large for float32.
     unsure = ~(values[:, k - 1].double() - values[:, -1].double() > 2 * error)
@@ -150,16 +147,15 @@ class NNGuide(BankDetector):
 
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
-        self.energies_ = self._gathered(train, "logits", log_total)
+        self.energies_ = self._gathered(train, "logits", _energy)
         self.classes_ = torch.tensor([train.shapes["logits"][1]], device=self.device)
 
-    def _check_width(self, data: FeatureSource) -> None:
-        super()._check_width(data)
-        self._check_columns(data, "logits", int(self.classes_))
+    def _widths(self) -> dict[str, int | None]:
+        return {**super()._widths(), "logits": int(self.classes_)}
 
     def _score(self, batch: Batch) -> Tensor:
         best = largest_weighted(batch["features"], self.bank_, self.energies_, int(self.k))
-        return -once(log_total, batch["logits"]) * best.mean(1)
+        return -_energy(batch["logits"]) * best.mean(1)
 
 
 @register
@@ -192,9 +188,8 @@ class Relation(BankDetector):
         super()._fit(train)
         self.probabilities_ = self._gathered(train, "logits", lambda logits: _softmax(logits).float())
 
-    def _check_width(self, data: FeatureSource) -> None:
-        super()._check_width(data)
-        self._check_columns(data, "logits", self.probabilities_.shape[1])
+    def _widths(self) -> dict[str, int | None]:
+        return {**super()._widths(), "logits": self.probabilities_.shape[1]}
 
     def _score(self, batch: Batch) -> Tensor:
         p = _softmax(batch["logits"])
@@ -204,11 +199,9 @@ class Relation(BankDetector):
             total += torch.where(related > float(self.threshold), related, 0.0).sum(1)
         return -total
 
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        totals = self.probabilities_.sum(1)
-        if not bool((self.probabilities_ >= 0).all() & ((totals - 1).abs() < MOST_OFF).all()):
-            raise FileFormatError("probabilities must be at least 0 and sum to 1 in each row; that is not so")
+
+def _energy(logits: Tensor) -> Tensor:
+    return logits.double().logsumexp(1)
 
 
 def _softmax(logits: Tensor) -> Tensor:

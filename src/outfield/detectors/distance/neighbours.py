@@ -25,7 +25,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector
-from outfield.errors import FileFormatError, TooFewSamplesError
+from outfield.errors import TooFewSamplesError
 from outfield.extras import library
 from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
@@ -112,9 +112,8 @@ class Neighbours:
         """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
         centred, count = self.centred(z, dtype), min(k + SPARE, len(self.rows))
         if self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS:
-            values, index = map(
-                torch.from_numpy, self._index.search(_with_column(centred, centred.new_ones(len(centred))), count)
-            )
+            points = _with_column(centred, centred.new_ones(len(centred)))
+            values, index = map(torch.from_numpy, self._index.search(points, count))
         else:
             values, index = merged(self._closest(centred, count), count)
         return values, index, self.error(centred, dtype)
@@ -214,7 +213,6 @@ class BankDetector(Detector):
     learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
 
     k: int = 1  # how many rows there must be at least; a setting of some
-    _made: Neighbours | ApproximateNeighbours | None = None
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
@@ -222,37 +220,29 @@ class BankDetector(Detector):
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
             raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
-        self.bank_, self._made = self._gathered(train, "features", normalise), None
+        self._keep(self._gathered(train, "features", normalise))
+
+    def _keep(self, bank: Tensor) -> None:
+        self.bank_ = bank
+        self._moved()
 
     def _gathered(self, train: FeatureSource, field: str, make: Callable[[Tensor], Tensor]) -> Tensor:
         """What ``make`` makes of a field of all rows (N, …), which is read piece by piece."""
         table, done = torch.empty(0), 0
-        for piece in train.batches(self.rows_at_once, (field,)):
-            rows = make(piece[field].to(self.device))
+        for rows in (make(piece) for (piece,) in self._read(train, field)):
             table = table if done else rows.new_empty(len(train), *rows.shape[1:])
             table[done : done + len(rows)] = rows
             done += len(rows)
         return table
 
-    @property
+    @functools.cached_property
     def _neighbours(self) -> Neighbours | ApproximateNeighbours:
         """The bank as distances are asked of it; made when it is first needed, on the device."""
-        found = self._made
-        if found is None:
-            found = self._made = self._search()
-        return found
-
-    def _search(self) -> Neighbours | ApproximateNeighbours:
         return Neighbours(self.bank_)
 
     def _moved(self) -> None:
         super()._moved()
-        self._made = None
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        if self.k > len(self.bank_):
-            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
+        self.__dict__.pop("_neighbours", None)
 
 
 def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, once, wide
+from outfield.detectors.base import Batch, Detector
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.registry import register
 from outfield.features import FeatureSet, FeatureSource, normalise
@@ -56,7 +56,7 @@ class PCA(Detector):
         return min(int((held < float(self.share) * held[-1]).sum()) + 1, len(values) - 1)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(wide, once(normalise, batch["features"])) - self.mean_
+        z = normalise(batch["features"]).double() - self.mean_
         left: Tensor = torch.linalg.vector_norm(z @ self.outside_.T, dim=1)
         return left
 
@@ -108,7 +108,7 @@ class PerClassGaussian(Detector):
             self.constants_[c] -= factor.diagonal().log().sum()
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(wide, once(normalise, batch["features"]))
+        z = normalise(batch["features"]).double()
         squares = [
             ((z - mean) @ whitening.double().T).square().sum(1)
             for mean, whitening in zip(self.means_, self.whitening_, strict=True)
