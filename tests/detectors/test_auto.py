@@ -234,21 +234,3 @@ def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
     assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
     monkeypatch.setattr(unlabelled, "MOST", 50)
     assert len(with_clusters(stream, 0)) == 50
-
-
-def test_wide_rows_are_projected_for_the_comparison(monkeypatch):
-    widths = []
-
-    class Spy(unlabelled.MixturePrior):
-        def fit(self, z, labels):
-            widths.append(z.shape[1])
-            return super().fit(z, labels)
-
-    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
-    rows = blobs(5, width=12)
-    monkeypatch.setattr(unlabelled, "WIDEST", 12)
-    exact = with_clusters(rows, 0)
-    monkeypatch.setattr(unlabelled, "WIDEST", 8)
-    assert torch.equal(with_clusters(rows, 0).labels, exact.labels)
-    assert set(widths) == {12, 8}
-    assert len(exact.labels.unique()) == 5

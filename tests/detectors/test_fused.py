@@ -144,16 +144,6 @@ def test_rows_are_split_off_where_none_are_given():
     assert not torch.equal(other.members_[0].bank_, fused.members_[0].bank_)
 
 
-def test_every_class_keeps_a_row():
-    labels = [0] * 100 + [1, 2, 2]
-    data = of.FeatureSet(np.arange(103.0)[:, None], labels=labels)
-    for seed in range(20):
-        kept, others = apart(data, None, 0.49, seed)
-        assert set(kept.in_memory().labels.tolist()) == {0, 1, 2}
-        assert sorted([*kept.in_memory().features[:, 0], *others.in_memory().features[:, 0]]) == list(range(103))
-        assert len(others) == 50
-
-
 def test_no_member_gets_more_rows_at_once_than_it_takes(monkeypatch):
     fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
     expected, sizes, score = fused.score(TEST), [], of.SSD._score
@@ -306,9 +296,5 @@ def test_few_rows_are_scored_on_one_core(monkeypatch):
         few = 1 if can_limit() else 2
         assert seen == [few, 2]
         assert torch.get_num_threads() == 2
-        fused.fit(make_set(300, classes=6, seed=1), held_out=make_set(101, classes=6, seed=2))
-        seen.clear()
-        fused.score(make_set(10, classes=6))
-        assert seen == [2]
     finally:
         torch.set_num_threads(before)

@@ -133,12 +133,6 @@ class TestLargestWeighted:
         assert seen == [20]
         torch.testing.assert_close(found, weighted(self.features, self.rows, weights, 3), rtol=1e-13, atol=1e-14)
 
-    def test_products_that_the_process_lets_round(self, monkeypatch):
-        monkeypatch.setattr(bank, "rounded_products", lambda device: True)
-        seen = self.looked_at(monkeypatch)
-        bank.largest_weighted(self.features, self.rows, self.weights, 3)
-        assert seen == [20]
-
 
 def signed(n, seed):
     """Rows whose cosines have either sign."""

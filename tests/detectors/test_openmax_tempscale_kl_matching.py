@@ -166,19 +166,14 @@ def test_huge_logits_have_a_finite_temperature():
 
 CASES = {
     "a line": (lambda x: (x - 3.0, 1.0), 3.0),
-    "a logarithm": (lambda x: (float(np.log(x / 7)), 1 / x), 7.0),
     "flat far away": (
         lambda x: (float(np.tanh(40 * (x - 0.3))), float(40 / np.cosh(min(40 * (x - 0.3), 300)) ** 2)),
         0.3,
     ),
-    "a high power": (lambda x: (x**9 - 1e-9, 9 * x**8), 0.1),
     "a step": (lambda x: (1.0 if x > 0.02 else -1.0, 0.0), 0.02),
     "a slope below zero": (lambda x: (x - 5.0, -1.0), 5.0),
-    "at once": (lambda x: (x - 1.0, 1.0), 1.0),
     "below the bracket": (lambda x: (x, 1.0), 1e-2),
-    "at its lower end": (lambda x: (x - 1e-2, 1.0), 1e-2),
     "above the bracket": (lambda x: (x - 1e6, 1.0), 1e2),
-    "at its upper end": (lambda x: (x - 1e2, 1.0), 1e2),
 }
 
 

@@ -89,16 +89,6 @@ def test_shrinkage_is_between_one_nth_and_one():
     np.testing.assert_allclose(shrunk(equal).numpy(), 0.5 * np.eye(2))
 
 
-def test_pure_noise_is_shrunk_wholly():
-    x = np.random.default_rng(0).standard_normal((200, 3))
-    x -= x.mean(0)
-    expected, share = ledoit_wolf(x, assume_centered=True)
-    assert share == 1
-    np.testing.assert_allclose(shrunk(torch.tensor(x)).numpy(), expected, atol=1e-12)
-    line = torch.tensor([[2.0], [-2.0]], dtype=torch.float64)
-    assert float(shrunk(line)) == 4
-
-
 def test_a_class_of_one_row_has_the_mean_variance():
     train, test = uneven((100, 50, 1)), uneven((20, 20, 20), seed=1)
     z, y = rows(train), train.labels.numpy()
@@ -127,9 +117,3 @@ def test_rows_that_do_not_vary_at_all():
     constant = np.log(2 * np.pi * 1e-12)
     assert near == pytest.approx(constant, abs=1e-2)
     assert far == pytest.approx(constant + 0.5 * 0.08e12, rel=1e-5)
-
-
-def test_labels_need_not_be_consecutive():
-    train, test = make_set(), make_set(seed=1)
-    apart = of.FeatureSet(train.features, labels=1000 * train.labels + 7)
-    assert torch.equal(of.PerClassGaussian().fit(apart).score(test), of.PerClassGaussian().fit(train).score(test))

@@ -69,20 +69,6 @@ def test_the_promise_holds_together_with_the_threshold_and_by_class(classes, cou
     assert share_interval(broken, DRAWS)[0] <= 0.05
 
 
-def test_a_rule_that_ignored_the_number_of_rows_would_break_it():
-    """What the simulation can find: accepting wherever the seen risk is low enough breaks the promise far more often."""
-    rng, broken = np.random.default_rng(0), 0
-    scores, wrong = draw(rng, 200_000, 10)
-    order = np.argsort(scores)
-    ranked, risk = scores[order], np.cumsum(wrong[order]) / np.arange(1, len(scores) + 1)
-    for _ in range(300):
-        own, bad = draw(rng, 300, 10)
-        curve = of.RiskCoverage(own, bad)
-        limit = curve.limits[np.flatnonzero(curve.risk <= 0.1)[-1]]
-        broken += risk[np.searchsorted(ranked, limit, side="right") - 1] > 0.1
-    assert share_interval(broken, 300)[0] > 0.2
-
-
 @pytest.mark.parametrize(("n", "k"), [(299, 0), (500, 2), (40, 40), (0, 0)])
 def test_the_p_value_is_the_binomial_tail(n, k):
     assert _p_value(n, k, 0.99) == pytest.approx(binom.cdf(k, n, 0.01), abs=1e-12)

@@ -112,6 +112,7 @@ class Detector(ABC):
 
     _device: str = "auto"
     _fitted: bool = False
+    _told: Mapping[str, Any]  # the notes of the file that it comes from
     _fingerprint: str | None = None  # kept from its first use on, until the next fit
     _width: int | None = None  # width of the first field in score_needs that fit saw, or None where fit saw none
     # what the training data said of the fields that are scored: the network, the views, and of a stage its name
@@ -242,10 +243,8 @@ class Detector(ABC):
         """The settings, ready for JSON."""
         plain = {}
         for name, value in said_settings(self).items():
-            try:
+            with as_ours(f"{name} is {shown(value)}", InputError, InputError):
                 plain[name] = to_plain(value)
-            except InputError as error:
-                raise InputError(f"{name} is {shown(value)}: {error}") from error
         return plain
 
     @contextlib.contextmanager
@@ -356,7 +355,7 @@ class Detector(ABC):
         return {name.removesuffix("_"): getattr(self, name) for name in self._learned()} | inside
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`_state` gave, from a file, and check it."""
+        """Take back what :meth:`_state` gave, from a file, and check it; what :meth:`_notes` gave is in ``_told``."""
         sides: dict[str, int | None] = {"D": self._width}
         for said in self.learned:
             name, kind, *shape = said.split()
@@ -371,9 +370,6 @@ class Detector(ABC):
     def _notes(self) -> dict[str, Any]:
         """What else a file should tell, ready for JSON."""
         return {}
-
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        """Take back what :meth:`_notes` gave, from a file."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
@@ -437,7 +433,7 @@ class Detector(ABC):
         for name, value in state.items():
             if not bool(torch.isfinite(value).all()):
                 raise FileFormatError(f"{name} has entries that are not finite")
-        made._load_notes(header["notes"])
+        made._told = header["notes"]
         made._load_state(state)
         unknown = sorted(set(state) - set(made._state()))
         if unknown:

@@ -180,24 +180,20 @@ class LearnedEnergy(Detector):
         if prior is not None:
             prior.load_state(tensors_under(state, "prior."))
         self.model_ = self._finish(self._assemble(network, prior))
+        self.history_, self.projection_ = History(**self._told["history"]), self._told["projection"]
+        require_choice("projection", self.projection_, tuple(PROJECTIONS))
 
     def _notes(self) -> dict[str, Any]:
         return {"history": asdict(self.history_), "projection": self.projection_}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.history_ = History(**notes["history"])
-        require_choice("projection", notes["projection"], tuple(PROJECTIONS))
-        self.projection_ = notes["projection"]
-
 
 def _checkpoint(given: PathLike | Checkpoint | None) -> Checkpoint | None:
     """The checkpoint, its file found writable before any work."""
-    if isinstance(given, str | os.PathLike):
-        given = Checkpoint(given)
-    elif given is not None:
-        require(isinstance(given, Checkpoint), "checkpoint", given, "a path or an outfield.Checkpoint")
-    if given is not None:
-        check_output(given.path, RECORD_ENDINGS, "checkpoint")
+    if given is None:
+        return None
+    given = Checkpoint(given) if isinstance(given, str | os.PathLike) else given
+    require(isinstance(given, Checkpoint), "checkpoint", given, "a path or an outfield.Checkpoint")
+    check_output(given.path, RECORD_ENDINGS, "checkpoint")
     return given
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector, labels_of
@@ -95,9 +96,9 @@ class Auto(Summed):
     def _notes(self) -> dict[str, Any]:
         return super()._notes() | ({} if self.weights_ is None else {"weights": list(self.weights_)})
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        super()._load_notes(notes)
-        self.weights_ = tuple(notes["weights"]) if "weights" in notes else None
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.weights_ = tuple(self._told["weights"]) if "weights" in self._told else None
+        super()._load_state(state)
 
 
 def is_one_class(train: FeatureSource) -> bool:

@@ -22,7 +22,7 @@ from outfield.detectors.ebm_energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
 from outfield.detectors.head.vim import ViM
 from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN, EnergyLogits, MaxLogit
-from outfield.errors import DivergenceError, InputError
+from outfield.errors import DivergenceError, InputError, as_ours
 from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
 from outfield.stand_in import LEVELS, StandIns
@@ -189,10 +189,8 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
     """Fitted copies of the candidates, and those that cannot be fitted on this data with the reason."""
     fitted, skipped = [], {}
     for candidate in candidates:
-        try:
+        with as_ours(f"{candidate!r:.100} cannot be fitted", InputError, InputError):
             candidate.check_settings()
-        except InputError as error:
-            raise InputError(f"{candidate!r:.100} cannot be fitted: {error}") from error
     with bar("fitting candidates", len(candidates), "detectors") as advance:
         for i, candidate in enumerate(candidates):
             try:

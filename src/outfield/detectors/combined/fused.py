@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ from outfield.detectors.distance.knn import KNN
 from outfield.detectors.distance.ssd_mixture_rmds import SSD
 from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import EnergyLogits
 from outfield.detectors.registry import register
-from outfield.errors import InputError, NotFittedError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
 from outfield.features import FeatureSource, Part, copies_of, split_rows
 from outfield.percent import counted
 from outfield.scores import Threshold
@@ -90,7 +90,8 @@ class Calibration:
 
     def p_values(self, scores: Tensor) -> Tensor:
         """(1 + #{held-out ≥ s}) / (n + 1) for each score s (N,), float64; P(p ≤ α) ≤ α for a fresh ID row."""
-        return Calibrations([self]).p_values(scores[:, None])[:, 0]
+        n = len(self.scores)
+        return (1 + n - torch.searchsorted(self.scores, scores.double())).double() / (n + 1)
 
     def surprise(self, scores: Tensor) -> Tensor:
         """−log p of each score (N,), float64, with p interpolated between held-out scores and a tail that goes on growing.
@@ -106,23 +107,16 @@ class Calibration:
 
 
 class Calibrations:
-    """M calibrations of equally many scores, applied to M columns of scores at once."""
+    """M calibrations of equally many scores, of which :meth:`surprise` is applied to M columns of scores at once."""
 
     def __init__(self, members: Sequence[Calibration]) -> None:
         h = self._scores = torch.stack([one.scores for one in members])
-        self._means = torch.stack([one.scores.mean() for one in members])
         self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=h.device)
         # By how many held-out scores lie at or below a score: the last of them, and how far it is to the next. Below the first
         # and from the last on nothing is interpolated: any difference divided by infinity is 0.
         none = torch.zeros_like(h[:, :1])
         self._low = torch.cat([none, h[:, :-1], none], 1)
         self._gap = torch.cat([none + torch.inf, h.diff(dim=1), none + torch.inf], 1)
-
-    def p_values(self, scores: Tensor) -> Tensor:
-        """:meth:`Calibration.p_values` of each column (N, M)."""
-        n = self._scores.shape[1]
-        below = torch.searchsorted(self._scores, scores.double().T.contiguous(), right=False)
-        return ((1 + n - below).double() / (n + 1)).T
 
     def surprise(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.surprise` of each column (N, M)."""
@@ -131,10 +125,6 @@ class Calibrations:
         between = (s - self._low.gather(1, above)) / self._gap.gather(1, above)
         excess = (s - self._scores[:, -1:]).clamp_min(0.0) / self._spreads[:, None]
         return (excess - torch.log1p(-(above + between) / (n + 1))).T
-
-    def standard(self, scores: Tensor) -> Tensor:
-        """:meth:`Calibration.standard` of each column (N, M)."""
-        return (scores.double() - self._means) / self._spreads
 
 
 @dataclass(frozen=True)
@@ -210,9 +200,13 @@ class Summed(CombinedDetector):
 
     def _terms(self, scores: Tensor) -> Tensor:
         """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
-        found = self._joined.standard(scores) if self.rule == "z" else self._joined.surprise(scores)
+        found = self._each(Calibration.standard, scores) if self.rule == "z" else self._joined.surprise(scores)
         weights = self._weights()
         return found if weights is None else found * torch.tensor(weights, dtype=torch.float64, device=found.device)
+
+    def _each(self, ask: Callable[[Calibration, Tensor], Tensor], scores: Tensor) -> Tensor:
+        """What each calibration says of its column of (N, M)."""
+        return torch.stack([ask(*pair) for pair in zip(self.calibrations_, scores.T.contiguous(), strict=True)], dim=1)
 
     def _score(self, batch: Batch) -> Tensor:
         return self._terms(self._member_scores(batch)).sum(1)
@@ -241,7 +235,7 @@ class Summed(CombinedDetector):
         with self._scoring():
             for batch in self._batches(test):
                 scores = self._member_scores(batch)
-                pieces.append((scores.cpu(), self._terms(scores).cpu(), self._joined.p_values(scores).cpu()))
+                pieces.append((scores.cpu(), self._terms(scores).cpu(), self._each(Calibration.p_values, scores).cpu()))
         return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def _moved(self) -> None:
@@ -262,6 +256,8 @@ class Summed(CombinedDetector):
         names = ["sum", *(f"{i}.calibration" for i in range(len(self.members_)))]
         self.sum_, *own = (Calibration(take(state, name, (None,), torch.float64)) for name in names)
         self.calibrations_ = tuple(own)
+        if len(own[0].scores) + len(self.sum_.scores) != self._told["held_out"]:
+            raise FileFormatError("its calibrations are of another number of rows")
         self._moved()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from outfield.config import require, settings_of
 from outfield.detectors.base import LARGEST, Batch, Detector
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features import FeatureSource
 from outfield.files import Record, tensors_under
 from outfield.modes import one_core
@@ -27,10 +27,8 @@ def check_members(members: object) -> None:
     good = isinstance(members, tuple | list) and len(members) > 0 and all(isinstance(one, Detector) for one in members)
     require(good, "members", members, "a list of detectors, at least one")
     for member in members:  # type: ignore[attr-defined]
-        try:
+        with as_ours(f"members is {members!r:.200}; {type(member).__name__}", InputError, InputError):
             member.check_settings()
-        except InputError as error:
-            raise InputError(f"members is {members!r:.200}; {type(member).__name__}: {error}") from error
 
 
 def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
@@ -111,14 +109,11 @@ class CombinedDetector(Detector):
             headers = [{name: value for name, value in header.items() if name != "detector"} for header in headers]
         return {"members": headers}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        headers = notes["members"]
-        names = [{"detector": type(one).__name__} for one in self._recipe()] or [{}] * len(headers)
-        self._headers = [{**name, **header} for name, header in zip(names, headers, strict=True)]
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        parts = [tensors_under(state, f"{i}.{self.member_prefix}") for i in range(len(self._headers))]
-        records = [Record(said, part) for said, part in zip(self._headers, parts, strict=True)]
+        headers = self._told["members"]
+        names = [{"detector": type(one).__name__} for one in self._recipe()] or [{}] * len(headers)
+        parts = [tensors_under(state, f"{i}.{self.member_prefix}") for i in range(len(headers))]
+        records = [Record({**name, **said}, part) for name, said, part in zip(names, headers, parts, strict=True)]
         self.members_ = tuple(Detector.from_record(record) for record in records)
         if self._width != self.members_[0]._width:
             raise FileFormatError(f"width is {self._width}, but {self.members_[0]._width} in its first member")

@@ -101,12 +101,9 @@ class SIRC(Detector):
     def _notes(self) -> dict[str, Any]:
         return {} if self.second_ is None else {"second": self.second_.record().header}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self._header = notes["second"] if SECONDS[self.second] else None
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        if self._header is not None:
-            self.second_ = Detector.from_record(Record(self._header, tensors_under(state, PREFIX)))
+        if SECONDS[self.second]:
+            self.second_ = Detector.from_record(Record(self._told["second"], tensors_under(state, PREFIX)))
         super()._load_state(state)
         if int(self.columns_) != self._width:
             raise FileFormatError(f"columns is {int(self.columns_)}, but width is {self._width}")

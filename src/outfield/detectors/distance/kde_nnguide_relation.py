@@ -13,8 +13,8 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
+from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
-from outfield.modes import rounded_products
 
 BANK_ROWS = 4096  # rows of a bank that are looked at together
 # numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else
@@ -22,6 +22,8 @@ KEPT = 2**23
 TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
 SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
 NUMBERS = 2**22  # numbers of rows that are looked at closely at once
+# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
+MOST_OFF = 2e-2
 
 
 def directions(rows: Tensor) -> Tensor:
@@ -59,7 +61,7 @@ def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) ->
     were found is not farther than twice that below the k-th, others might be as large, and all are looked at in float64.
     """
     count = k + SPARE
-    if bank.device.type != "cpu" or count >= len(bank) or rounded_products(bank.device):
+    if bank.device.type != "cpu" or count >= len(bank):
         return _largest_of_all(features, bank, weights, k)
     z = normalise(features)
     values, index = merged(_in_float32(z, bank, weights.float(), count), count)
@@ -198,6 +200,11 @@ class Relation(BankDetector):
             related = table.relu() * (p @ self.probabilities_[part].double().T)
             total += torch.where(related > float(self.threshold), related, 0.0).sum(1)
         return -total
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        if not bool(((self.probabilities_.sum(1) - 1).abs() < MOST_OFF).all()):
+            raise FileFormatError("probabilities must sum to 1 in each row; that is not so")
 
 
 def _energy(logits: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from outfield.modes import rounded_products
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
 BANK_ROWS = 2**16  # rows looked at together, at most
 BANK_NUMBERS = 2**25  # numbers of rows looked at together, at most: 256 MiB in float64
-# numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces
+# numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; it gains nothing on larger banks
 INDEX_NUMBERS = 2**28
 FAISS_POINTS = 4096  # points that faiss looks at together
 # how many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken
@@ -50,7 +50,7 @@ class Neighbours:
     """Rows (M, D), float32, kept and not copied, to which exact distances are asked; on the CPU faiss may look for them."""
 
     def __init__(self, rows: Tensor, faiss: bool = False) -> None:
-        self.rows, self.faiss = rows, faiss
+        self.rows, self.faiss = rows, faiss and rows.numel() <= INDEX_NUMBERS
         self.bank_rows = max(1, min(BANK_ROWS, BANK_NUMBERS // rows.shape[1]))
         pieces = rows.split(self.bank_rows)
         total = torch.stack([piece.sum(0, dtype=torch.float64) for piece in pieces]).sum(0)
@@ -111,9 +111,9 @@ class Neighbours:
     def _candidates(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
         centred, count = self.centred(z, dtype), min(k + SPARE, len(self.rows))
-        if self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS:
-            points = _with_column(centred, centred.new_ones(len(centred)))
-            values, index = map(torch.from_numpy, self._index.search(points, count))
+        if self._by_faiss(dtype):
+            found = self._index.search(_with_column(centred, centred.new_ones(len(centred))), count)
+            values, index = map(torch.from_numpy, found)
         else:
             values, index = merged(self._closest(centred, count), count)
         return values, index, self.error(centred, dtype)
@@ -123,14 +123,7 @@ class Neighbours:
         for start in range(0, len(self.rows), self.bank_rows):
             piece = self.centred(self.rows[start : start + self.bank_rows], z.dtype)
             offsets = -self.half_squares[start : start + self.bank_rows].to(z.dtype)
-            most = min(count, len(piece))
-            if self._by_faiss(z.dtype):
-                faiss: Any = library("faiss", extra="faiss")
-                points, rows = _with_column(z, z.new_ones(len(z))), _with_column(piece, offsets)
-                found = faiss.knn(points, rows, most, faiss.METRIC_INNER_PRODUCT)
-                values, index = map(torch.from_numpy, found)
-            else:
-                values, index = torch.addmm(offsets, z, piece.T).topk(most, dim=1)
+            values, index = torch.addmm(offsets, z, piece.T).topk(min(count, len(piece)), dim=1)
             yield values, index + start
 
     def _by_faiss(self, dtype: torch.dtype) -> bool:

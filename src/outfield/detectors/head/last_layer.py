@@ -120,13 +120,10 @@ class Shaper(HeadDetector):
         notes = self.detector_._notes()
         return {"detector": notes} if notes else {}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.detector_ = self.detector.fresh().to(self._device)
-        self.detector_._load_notes(notes.get("detector", {}))
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
-        self.detector_._width = len(self.weight_)
+        self.detector_ = self.detector.fresh().to(self._device)
+        self.detector_._width, self.detector_._told = len(self.weight_), self._told.get("detector", {})
         self.detector_._load_state(tensors_under(state, PREFIX))
         self.detector_._fitted = True
 

@@ -83,14 +83,14 @@ class OpenMax(LogitDetector):
 
     def _distances(self, train: FeatureSource) -> tuple[Tensor, Tensor]:
         """Of each row that is classified right, its distance to the mean of its class, and its label, (n,) both."""
-        found = [(self.means_.new_empty(0), self.classes_.new_empty(0))]
+        found = []
         for logits, labels in self._right(train):
             own = self.means_[torch.searchsorted(self.classes_, labels)]
             found.append(((logits - own).norm(dim=1), labels))
-        distances = torch.cat([one for one, _ in found])
+        distances, classes = (torch.cat(column) for column in zip(*found, strict=True))
         if not bool(torch.isfinite(distances).all()):
             raise InputError("logits are so large that their squares are not finite; OpenMax needs smaller ones")
-        return distances, torch.cat([one for _, one in found])
+        return distances, classes
 
     def _score(self, batch: Batch) -> Tensor:
         logits = batch["logits"].double()
