@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector, labels_of
-from outfield.detectors.combined.choice import Choice, choose, default_members
+from outfield.detectors.combined.choice import choose, default_members
 from outfield.detectors.combined.fused import Summed, apart
 from outfield.detectors.registry import register
 from outfield.energy import MixturePrior
@@ -51,7 +51,6 @@ class Auto(Summed):
     uses_stand_ins = True
 
     weights_: tuple[float, ...] | None
-    choice_: Choice | None
 
     def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
         self.most_members, self.held_out, self.seed = most_members, held_out, seed

@@ -54,8 +54,6 @@ class SIRC(Detector):
     fits_in_pieces = True
     learned = ("mean float64 1", "spread float64+ 1", "columns int64 1")
 
-    mean_: Tensor
-    spread_: Tensor
     second_: Detector | None = None
 
     def __init__(self, second: str = "norm1") -> None:

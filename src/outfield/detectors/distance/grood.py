@@ -43,9 +43,6 @@ class GROOD(BankDetector):
     fit_needs = ("labels", HEAD)
     learned = (*BankDetector.learned, "prototypes float64 K D", "origin float64 D")
 
-    origin_: Tensor
-    prototypes_: Tensor
-
     def _fit(self, train: FeatureSource) -> None:
         seen = labels_of(train).unique().to(self.device)
         head, sums, right = head_of(train), ClassSums(train.shapes["features"][1], self.device), []

@@ -142,8 +142,6 @@ class NNGuide(BankDetector):
     score_needs = ("features", "logits")
     learned = (*BankDetector.learned, "energies float64 N", "classes int64 1")
 
-    classes_: Tensor
-
     def __init__(self, k: int = 10, field: str = "features") -> None:
         self.k, self.field = k, field
 

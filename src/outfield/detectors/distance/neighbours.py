@@ -251,8 +251,7 @@ def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor,
 
 def _with_column(rows: Tensor, column: Tensor) -> np.ndarray:
     """For faiss: the inner product of (z, 1) and (b, −½ ‖b‖²) is the closeness."""
-    extended: np.ndarray = torch.cat([rows, column[:, None]], 1).numpy()
-    return extended
+    return torch.cat([rows, column[:, None]], 1).numpy()
 
 
 def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:

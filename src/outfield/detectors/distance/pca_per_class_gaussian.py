@@ -10,6 +10,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
+from outfield.detectors.head.last_layer import lengths
 from outfield.detectors.registry import register
 from outfield.features import FeatureSet, FeatureSource, normalise
 from outfield.modes import on_one_core
@@ -57,8 +58,7 @@ class PCA(Detector):
 
     def _score(self, batch: Batch) -> Tensor:
         z = normalise(batch["features"]).double() - self.mean_
-        left: Tensor = torch.linalg.vector_norm(z @ self.outside_.T, dim=1)
-        return left
+        return lengths(z @ self.outside_.T)
 
 
 @register

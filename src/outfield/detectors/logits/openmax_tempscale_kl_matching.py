@@ -157,7 +157,6 @@ class TempScale(LogitDetector):
     """
 
     fit_needs = ("labels", "logits")
-    temperature_: float
 
     def _fit(self, train: FeatureSource) -> None:
         unit = 0.0
