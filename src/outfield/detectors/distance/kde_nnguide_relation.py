@@ -19,9 +19,6 @@ from outfield.features import FeatureSource, normalise
 BANK_ROWS = 4096  # rows of a bank that are looked at together
 # numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else
 KEPT = 2**23
-TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
-SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
-NUMBERS = 2**22  # numbers of rows that are looked at closely at once
 # how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
 MOST_OFF = 2e-2
 
@@ -51,48 +48,6 @@ def _directions_of(bank: Tensor) -> Iterable[Tensor]:
         kept = [*pieces]
         bank.outfield_directions = kept  # type: ignore[attr-defined]
     return kept
-
-
-def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) -> Tensor:
-    """The k largest w_i cos(z, b_i) of each row z of features (n, D) over a bank (M, D) → (n, k), float64, descending.
-
-    On a CPU a product in float32 finds k + 10 rows of the bank, and float64 decides between those. Rounding moves a product of
-    two rows by (D + 8) u at most, u the unit roundoff, and each of their lengths by half of that: where the last of the rows that
-    were found is not farther than twice that below the k-th, others might be as large, and all are looked at in float64.
-    """
-    count = k + SPARE
-    if bank.device.type != "cpu" or count >= len(bank):
-        return _largest_of_all(features, bank, weights, k)
-    z = normalise(features)
-    values, index = merged(_in_float32(z, bank, weights.float(), count), count)
-    found = _looked_at_closely(directions(z), bank, weights, index).topk(k, dim=1).values
-    error = 2 * (bank.shape[1] + 8) * (torch.finfo(torch.float32).eps / 2) * weights.abs().amax()
-    # Unsure also where a weight is too large for float32.
-    unsure = ~(values[:, k - 1].double() - values[:, -1].double() > 2 * error)
-    if bool(unsure.any()):
-        found[unsure] = _largest_of_all(features[unsure], bank, weights, k)
-    return found
-
-
-def _largest_of_all(features: Tensor, bank: Tensor, weights: Tensor, k: int) -> Tensor:
-    tables = (table * weights[part] for part, table in cosines(features, bank))
-    return merged((table.topk(min(k, table.shape[1]), dim=1) for table in tables), k)[0]
-
-
-def _in_float32(z: Tensor, bank: Tensor, weights: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The largest w_i z·b_i as float32 gives them, and their rows, of some rows at a time."""
-    size = max(BANK_ROWS, TABLE // len(z))
-    for start in range(0, len(bank), size):
-        table = (z @ bank[start : start + size].T).mul_(weights[start : start + size])
-        values, index = table.topk(min(count, table.shape[1]), dim=1)
-        yield values, index + start
-
-
-def _looked_at_closely(z: Tensor, bank: Tensor, weights: Tensor, index: Tensor) -> Tensor:
-    """w_i cos(z, b_i) of each direction z (n, D) and some rows of the bank, index (n, c) → (n, c), float64."""
-    at_once = max(1, NUMBERS // (index.shape[1] * z.shape[1]))
-    parts = zip(z.split(at_once), index.split(at_once), strict=True)
-    return torch.cat([(directions(bank[i]) @ some[:, :, None])[:, :, 0] * weights[i] for some, i in parts])
 
 
 @register
@@ -154,7 +109,9 @@ class NNGuide(BankDetector):
         return {**super()._widths(), "logits": int(self.classes_)}
 
     def _score(self, batch: Batch) -> Tensor:
-        best = largest_weighted(batch["features"], self.bank_, self.energies_, int(self.k))
+        k, tables = int(self.k), cosines(batch["features"], self.bank_)
+        guided = (table * self.energies_[part] for part, table in tables)
+        best = merged((one.topk(min(k, one.shape[1]), dim=1) for one in guided), k)[0]
         return -_energy(batch["logits"]) * best.mean(1)
 
 
