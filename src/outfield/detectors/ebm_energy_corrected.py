@@ -57,8 +57,6 @@ class LearnedEnergy(Detector):
     training: Training
     projection: str
     seed: int
-    model_: CorrectedEnergy
-    history_: History
     projection_: str
 
     fits_in_pieces = uses_checkpoint = trained = True

@@ -136,9 +136,8 @@ class Acceptance:
 
 def check_accuracy(accuracy: float) -> None:
     """Refuse an ``accuracy`` that is no share between 0 and 1."""
-    require(
-        is_share(accuracy), "accuracy", accuracy, "the share of accepted answers that must be right, between 0 and 1"
-    )
+    right = "the share of accepted answers that must be right, between 0 and 1"
+    require(is_share(accuracy), "accuracy", accuracy, right)
 
 
 def fewest_right(accuracy: float, confidence: float = 0.95) -> int:

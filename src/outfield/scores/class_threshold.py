@@ -73,9 +73,8 @@ class ClassThresholds:
     def limits(self) -> Tensor:
         """Of each pool the score above which a sample is OOD (P,); +inf where too few held-out rows came to promise ``keep``."""
         ranks = [(reference, rank(self.keep, len(reference) + 1)) for reference in self.references]
-        return torch.tensor(
-            [float(ref[r - 1]) if r <= len(ref) else torch.inf for ref, r in ranks], dtype=torch.float64
-        )
+        found = [float(one[r - 1]) if r <= len(one) else torch.inf for one, r in ranks]
+        return torch.tensor(found, dtype=torch.float64)
 
     def is_ood(self, scores: Any, classes: Any) -> Tensor:
         """True where the score is above the limit of the class (N,)."""
@@ -101,10 +100,8 @@ class ClassThresholds:
 
     def record(self) -> Record:
         """What a file holds of it."""
-        sizes = [len(one) for one in self.references]
-        return Record(
-            {"keep": self.keep, "sizes": sizes}, {"pool_of": self.pool_of, "scores": torch.cat(self.references)}
-        )
+        header = {"keep": self.keep, "sizes": [len(one) for one in self.references]}
+        return Record(header, {"pool_of": self.pool_of, "scores": torch.cat(self.references)})
 
     @classmethod
     def from_record(cls, record: Record) -> ClassThresholds:

@@ -272,14 +272,14 @@ class Drift:
     def record(self) -> Record:
         """The state as files hold it."""
         with self._lock:
-            rule, tensors = (
-                self.threshold,
-                {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
+            header = (
+                {name: getattr(self, name) for name in SETTINGS} | {"value": None, "source": None} | asdict(self._now)
             )
-            said = {"value": None, "source": None} if rule is None else {"value": rule.value, "source": rule.source}
-            if rule is not None:
-                tensors["reference"] = rule.reference.clone()
-            return Record({**{name: getattr(self, name) for name in SETTINGS}, **said, **asdict(self._now)}, tensors)
+            tensors = {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS}
+        if self.threshold is None:
+            return Record(header, tensors)
+        known = self.threshold.record()
+        return Record({**header, **known.header}, {**tensors, "reference": known.tensors["reference"].clone()})
 
     @classmethod
     def load(cls, path: PathLike, threshold: Threshold | None = None) -> Drift:

@@ -50,8 +50,6 @@ class Auto(Summed):
     uses: ClassVar[tuple[str, ...]] = ("labels", "logits", *HEAD_FIELDS, *spaces()[1:])
     uses_stand_ins = True
 
-    weights_: tuple[float, ...] | None
-
     def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
         self.most_members, self.held_out, self.seed = most_members, held_out, seed
 
@@ -79,10 +77,8 @@ class Auto(Summed):
         self.choice_ = self.weights_ = None
         if stand_ins is None:
             known = with_clusters(train, int(self.seed)) if is_one_class(train) else train
-            self.members_ = tuple(
-                member.fresh().to(self._device).fit(known if "labels" in member.needs_to_fit else train)
-                for member in default_members(train, known)
-            )
+            members = [member.fresh().to(self._device) for member in default_members(train, known)]
+            self.members_ = tuple(one.fit(known if "labels" in one.needs_to_fit else train) for one in members)
             self._calibrate(held_out)
         else:
             most, seed = int(self.most_members), int(self.seed)

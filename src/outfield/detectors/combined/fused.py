@@ -176,11 +176,6 @@ class Summed(CombinedDetector):
     held_out: float
     seed: int
 
-    calibrations_: tuple[Calibration, ...]
-    sum_: Calibration
-
-    _joined: Calibrations  # the members' calibrations as one
-
     def _check_settings(self) -> None:
         require_number("held_out", self.held_out, above=0, most=0.5)
         require_number("seed", self.seed, least=0, whole=True)
@@ -213,8 +208,7 @@ class Summed(CombinedDetector):
 
     def p_values(self, test: FeatureSource) -> Tensor:
         """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
-        scores = self.score(test)
-        return self.sum_.p_values(scores)
+        return self.sum_.p_values(self.score(test))
 
     def threshold(self, keep: float = 0.95) -> Threshold:
         """The threshold that keeps this share of ID rows, by the held-out rows that calibrated the sum.
@@ -225,8 +219,8 @@ class Summed(CombinedDetector):
             NotFittedError: fit was not called.
             InputError: ``keep`` is not in (0, 1].
         """
-        source = self.fingerprint()  # refuses one that is not fitted
-        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=source)
+        self._check_fitted()
+        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=self.fingerprint())
 
     def explain(self, test: FeatureSource) -> Explanation:
         """Each member's own score of each row, and what it adds to the sum."""

@@ -53,10 +53,7 @@ class CombinedDetector(Detector):
 
     member_prefix: ClassVar[str] = ""  # what stands between a member's number and its tensors' names in a file
 
-    members_: tuple[Detector, ...]
-
     _names: tuple[str, ...] | None = None
-    _numbers: int  # how many numbers the members have learned
 
     @abstractmethod
     def _recipe(self) -> Sequence[Detector]:

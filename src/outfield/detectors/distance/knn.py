@@ -69,12 +69,8 @@ class KNN(BankDetector):
         super()._fit(train)
         smallest = smallest_class(train)
         if self.k > smallest:
-            warnings.warn(
-                f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
-                f"lower k to at most {smallest}",
-                OutfieldWarning,
-                stacklevel=3,
-            )
+            what = f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class"
+            warnings.warn(f"{what}; lower k to at most {smallest}", OutfieldWarning, stacklevel=3)
 
     def _score(self, batch: Batch) -> Tensor:
         return self._neighbours.kth_distance(normalise(batch["features"]), int(self.k))

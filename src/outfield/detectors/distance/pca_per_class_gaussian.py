@@ -109,10 +109,8 @@ class PerClassGaussian(Detector):
 
     def _score(self, batch: Batch) -> Tensor:
         z = normalise(batch["features"]).double()
-        squares = [
-            ((z - mean) @ whitening.double().T).square().sum(1)
-            for mean, whitening in zip(self.means_, self.whitening_, strict=True)
-        ]
+        laws = zip(self.means_, self.whitening_, strict=True)
+        squares = [((z - mean) @ whitening.double().T).square().sum(1) for mean, whitening in laws]
         return -(self.constants_ - 0.5 * torch.stack(squares, 1)).logsumexp(1)
 
 

@@ -78,7 +78,6 @@ class Shaper(HeadDetector):
     """Shapes features, applies the last layer, and gives the logits to ``detector_``, a copy fitted on such logits."""
 
     detector: Detector
-    detector_: Detector
 
     def _check_settings(self) -> None:
         right = isinstance(self.detector, Detector) and self.detector.needs_to_score == ("logits",)
