@@ -161,13 +161,7 @@ class Explanation:
 
 
 class Summed(CombinedDetector):
-    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``.
-
-    Attributes:
-        members_: the fitted members.
-        calibrations_: of each member.
-        sum_: the calibration of the sum.
-    """
+    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``."""
 
     uses_held_out = True
     member_prefix = "member."
@@ -208,7 +202,8 @@ class Summed(CombinedDetector):
 
     def p_values(self, test: FeatureSource) -> Tensor:
         """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
-        return self.sum_.p_values(self.score(test))
+        scores = self.score(test)
+        return self.sum_.p_values(scores)
 
     def threshold(self, keep: float = 0.95) -> Threshold:
         """The threshold that keeps this share of ID rows, by the held-out rows that calibrated the sum.

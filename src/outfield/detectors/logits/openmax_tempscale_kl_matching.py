@@ -101,7 +101,8 @@ class OpenMax(LogitDetector):
         moved = torch.zeros_like(logits)
         for rank in range(alpha):
             own = place[order[:, rank]]
-            away = weibull_cdf((logits - self.means_[own]).norm(dim=1), self.scales_[own], self.shapes_[own])
+            distances = (logits - self.means_[own]).norm(dim=1)
+            away = -torch.expm1(-((distances / self.scales_[own]) ** self.shapes_[own]))  # F_c
             share = torch.where(own >= 0, (alpha - rank) / alpha * away, 0.0)
             moved.scatter_(1, order[:, rank : rank + 1], (share * largest[:, rank])[:, None])
         unknown = moved.sum(1, keepdim=True).clamp(-MOST, MOST)
@@ -133,11 +134,6 @@ def fit_weibull(values: Tensor) -> tuple[float, float]:
 
     shape = increasing_root(equation, *SHAPES)
     return float(largest * (shape * y).exp().mean() ** (1 / shape)), shape
-
-
-def weibull_cdf(x: Tensor, scale: Tensor, shape: Tensor) -> Tensor:
-    """F(x) of distances x, at least 0; the three are broadcast."""
-    return -torch.expm1(-((x / scale) ** shape))
 
 
 @register
