@@ -114,10 +114,6 @@ class TestFiles:
         (lambda notes: notes["members"][0].pop("detector"), "detector"),
         (lambda notes: notes["members"].clear(), "cannot build"),
         (lambda notes: notes.update(members=["SSD"]), "cannot build"),
-        (lambda notes: notes.update(held_out=1), "different numbers of rows"),
-        (lambda notes: notes.update(weights=[1.0, 0.5]), "one positive number for each of the 1 members"),
-        (lambda notes: notes.update(weights=[0.0]), r"weights is 0\.0"),
-        (lambda notes: notes.update(weights="1"), "weights is '1'"),
     ])  # fmt: skip
     def test_notes_that_no_fit_leaves(self, train, held_out, stand_ins, tmp_path, change, said):
         fitted = of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins)
@@ -238,21 +234,3 @@ def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
     assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
     monkeypatch.setattr(unlabelled, "MOST", 50)
     assert len(with_clusters(stream, 0)) == 50
-
-
-def test_wide_rows_are_projected_for_the_comparison(monkeypatch):
-    widths = []
-
-    class Spy(unlabelled.MixturePrior):
-        def fit(self, z, labels):
-            widths.append(z.shape[1])
-            return super().fit(z, labels)
-
-    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
-    rows = blobs(5, width=12)
-    monkeypatch.setattr(unlabelled, "WIDEST", 12)
-    exact = with_clusters(rows, 0)
-    monkeypatch.setattr(unlabelled, "WIDEST", 8)
-    assert torch.equal(with_clusters(rows, 0).labels, exact.labels)
-    assert set(widths) == {12, 8}
-    assert len(exact.labels.unique()) == 5

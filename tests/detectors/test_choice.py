@@ -176,25 +176,6 @@ def test_candidates_that_lack_a_field_are_left_out_and_named():
         of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(field="stage2")])
 
 
-def test_candidates_that_this_data_does_not_allow_are_left_out_and_named():
-    rng = torch.Generator().manual_seed(0)
-    weight = torch.randn(5, 8, generator=rng)
-
-    def plane(n):
-        """Rows in four of eight dimensions."""
-        features = torch.rand(n, 4, generator=rng) @ torch.eye(4, 8)
-        head = {"head_weight": weight, "head_bias": torch.zeros(5)}
-        return of.FeatureSet(features, labels=torch.arange(n) % 5, logits=features @ weight.T, **head)
-
-    narrow, other = plane(300), plane(200)
-    with pytest.raises(of.InputError, match="nothing to match the logits with"):
-        of.ViM(dimension=6).fit(narrow)
-    choice = of.choose(narrow, other, {"near": {"far away": other}}, [of.KNN(k=5), of.ViM(dimension=6)])
-    assert choice.chosen.members == ("KNN",)
-    (reason,) = choice.skipped.values()
-    assert "nothing to match the logits with" in reason
-
-
 def test_settings_are_looked_at_before_anything_is_fitted(monkeypatch):
     monkeypatch.setattr(of.KNN, "_fit", lambda self, train: pytest.fail("was fitted"))
     with pytest.raises(of.InputError, match=r"KNN\(k=0, field='features', .*\) cannot be fitted: k is 0"):

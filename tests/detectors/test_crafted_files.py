@@ -156,11 +156,6 @@ def test_scales_are_above_0(name, tensor, refused):
         refused(name, change_tensors=lambda it: it.update({tensor: factor * it[tensor]}), said=said)
 
 
-def test_a_bank_with_fewer_rows_than_neighbours(refused):
-    refused("KNN", lambda it: it["settings"].update(k=121), said="k is 121, but bank has 120 rows")
-    refused("KNN", change_tensors=lambda it: it.update(bank=it["bank"][:4]), said="k is 5, but bank has 4 rows")
-
-
 class TestHalf:
     @every
     def test_files_of_half_the_precision_load(self, name, tmp_path):

@@ -5,12 +5,10 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 from scipy.stats import vonmises_fisher
-from tests.helpers.samples import make_set, refused
-from torch.nn import functional
+from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors.distance import kde_nnguide_relation as bank
-from outfield.features import normalise
 
 
 def unit(rows):
@@ -68,78 +66,6 @@ def test_how_many(tmp_path):
         of.NNGuide(0).fit(make_set())
 
 
-def brute_force(features, rows):
-    z, b = (functional.normalize(one.double(), dim=1) for one in (normalise(features), rows))
-    return z @ b.T
-
-
-def weighted(features, rows, weights, k):
-    return (brute_force(features, rows) * weights).sort(1, descending=True).values[:, :k]
-
-
-class TestLargestWeighted:
-    """The k largest of all, however they are found."""
-
-    rows = normalise(torch.randn(300, 16, generator=torch.Generator().manual_seed(0)))
-    features = 9 * torch.randn(20, 16, generator=torch.Generator().manual_seed(1))
-    weights = torch.linspace(-2, 5, 300, dtype=torch.float64)
-
-    def looked_at(self, monkeypatch):
-        """How many rows of features were compared with all rows in float64."""
-        seen = []
-        whole = bank._largest_of_all
-        monkeypatch.setattr(bank, "_largest_of_all", lambda z, *rest: seen.append(len(z)) or whole(z, *rest))
-        return seen
-
-    @pytest.mark.parametrize("k", [1, 10, 289, 290, 300])
-    @pytest.mark.parametrize(("pieces", "table"), [(4096, 2**24), (7, 1), (7, 20 * 50), (100, 1)])
-    def test_they_are_those_of_float64(self, k, pieces, table, monkeypatch):
-        monkeypatch.setattr(bank, "BANK_ROWS", pieces)
-        monkeypatch.setattr(bank, "TABLE", table)
-        monkeypatch.setattr(bank, "NUMBERS", 2 * 24 * 16)
-        seen = self.looked_at(monkeypatch)
-        found = bank.largest_weighted(self.features, self.rows, self.weights, k)
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, weighted(self.features, self.rows, self.weights, k), rtol=1e-13, atol=1e-14)
-        assert sum(seen) == (20 if k + bank.SPARE >= 300 else 0)
-
-    def test_where_rounding_might_decide_all_are_looked_at(self, monkeypatch):
-        same = self.rows.clone()
-        same[:40] = normalise(self.features[:1])  # more than can be told apart
-        ones = torch.ones(300, dtype=torch.float64)
-        seen = self.looked_at(monkeypatch)
-        found = bank.largest_weighted(self.features, same, ones, 10)
-        assert seen == [1]
-        torch.testing.assert_close(found, weighted(self.features, same, ones, 10), rtol=1e-13, atol=1e-14)
-        assert torch.equal(found[0], found[0, :1].expand(10))
-
-    def test_how_far_rounding_reaches(self, monkeypatch):
-        """Two rows apart by less than 2 · 2 (D + 8) u are not told apart, and by more they are."""
-        reach = 4 * (16 + 8) * 2.0**-24
-        for share, expected in ((0.9, [1]), (1.1, [])):
-            z = torch.zeros(1, 16)
-            z[0, 0] = 1.0
-            weights = torch.zeros(300, dtype=torch.float64)
-            weights[0], weights[1:100] = 1.0, 1.0 - share * reach
-            rows = z.repeat(300, 1)
-            seen = self.looked_at(monkeypatch)
-            found = bank.largest_weighted(z, rows, weights, 1)
-            assert (seen, float(found)) == (expected, 1.0)
-
-    def test_weights_that_float32_cannot_hold(self, monkeypatch):
-        seen = self.looked_at(monkeypatch)
-        weights = 1e300 * self.weights
-        found = bank.largest_weighted(self.features, self.rows, weights, 3)
-        assert seen == [20]
-        torch.testing.assert_close(found, weighted(self.features, self.rows, weights, 3), rtol=1e-13, atol=1e-14)
-
-    def test_products_that_the_process_lets_round(self, monkeypatch):
-        monkeypatch.setattr(bank, "rounded_products", lambda device: True)
-        seen = self.looked_at(monkeypatch)
-        bank.largest_weighted(self.features, self.rows, self.weights, 3)
-        assert seen == [20]
-
-
 def signed(n, seed):
     """Rows whose cosines have either sign."""
     rng = np.random.default_rng(seed)
@@ -180,12 +106,3 @@ def test_what_is_at_the_threshold_does_not_count():
     test = of.FeatureSet([[3.0, 0.0]], logits=[[5000.0, 0.0]])
     for threshold, expected in ((0.4999, -1.5), (0.5, -1.0), (0.9999, -1.0), (1.0, 0.0)):
         assert float(of.Relation(threshold).fit(train).score(test)) == expected
-
-
-def test_relation_a_file_that_no_fit_gives(tmp_path):
-    header, tensors = of.Relation().fit(make_set()).record()
-    p = tensors["probabilities"]
-    for wrong in (0.97 * p, 1.03 * p, p * torch.tensor([1.0, -1.0, 1.0]), p + torch.tensor([1.0, -1.0, 0.0])):
-        changed = {**tensors, "probabilities": wrong}
-        refused(tmp_path / "w.safetensors", header, changed, "probabilities must be at least 0 and sum to 1")
-    refused(tmp_path / "w.safetensors", header, {**tensors, "probabilities": p[:50]}, "probabilities is")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.helpers.samples import refused
 
 import outfield as of
 from outfield.detectors.head.vim import principal_dimension
@@ -214,11 +213,3 @@ def test_residuals_that_are_rounding(share, fits):
     else:
         with pytest.raises(of.InputError, match="nothing to match"):
             of.ViM(1).fit(train)
-
-
-def test_a_file_with_another_dimension_is_refused(tmp_path, train_set):
-    header, tensors = of.ViM(2).fit(train_set).record()
-    assert tensors["basis"].shape == (6, 4)
-    for dimension in (3, 6, 0):
-        header["settings"]["dimension"] = dimension
-        refused(tmp_path / "e.safetensors", header, tensors, r"basis|dimension")

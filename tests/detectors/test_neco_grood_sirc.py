@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.helpers.samples import make_set, refused
+from tests.helpers.samples import make_set
 from torch.testing import assert_close
 
 import outfield as of
@@ -173,14 +173,3 @@ class TestSIRC:
     def test_neighbours_of_a_hundredth_of_the_smallest_class(self):
         assert of.SIRC("knn").fit(make_set(900)).second_.k == 3
         assert of.SIRC("knn").fit(changed(make_set(900), labels=None)).second_.k == 9
-
-    def test_files(self, tmp_path):
-        header, tensors = of.SIRC("knn").fit(TRAIN).record()
-        other, residual = of.SIRC("residual").fit(TRAIN).record()
-        for content in (
-            ({**header, "notes": other["notes"]}, {**residual}),
-            ({**header, "notes": {}}, tensors),
-            (header, {**tensors, "spread": 0 * tensors["spread"]}),
-            (header, {name: value for name, value in tensors.items() if name != "second.bank"}),
-        ):
-            refused(tmp_path / "a.safetensors", *content, "cannot build")

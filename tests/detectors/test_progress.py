@@ -41,9 +41,5 @@ def test_training(shown):
     quick("EBM").fit(make_set(100))  # two epochs of three batches of 32
     assert shown == [("fitting EBM", 6, "steps", 6)]
     shown.clear()
-    quick("EBM").fit(make_set(40))  # one batch of 32, the rest waits
-    quick("EBM").fit(make_set(20))  # one batch of all
-    assert shown == [("fitting EBM", 2, "steps", 2)] * 2
-    shown.clear()
     quick("EBM").fit_seeds(make_set(100), [0, 1])
     assert shown == [("fitting EBM, 2 seeds", 6, "steps", 6)]

@@ -1,6 +1,5 @@
 """Settings are stored by constructors and checked at one moment, when fit begins, for every setting of every detector."""
 
-import dataclasses
 import decimal
 import fractions
 import inspect
@@ -14,7 +13,6 @@ from tests.helpers.samples import quick
 
 import outfield as of
 from outfield.config import (
-    CONFIGURABLE,
     arguments,
     construct_from_text,
     from_plain,
@@ -160,21 +158,6 @@ class TestText:
         assert made.sampler == of.MetropolisLangevin(steps=3)
         made = construct_from_text(of.EBM, {"network": '{"type": "MLP", "hidden": 8}', "network.depth": "1"})
         assert made.network == of.MLP(hidden=8, depth=1)
-
-    def test_settings_in_settings_in_settings(self, monkeypatch):
-        @dataclasses.dataclass(frozen=True)
-        class Outer:
-            inner: of.MLP = of.MLP()
-
-            def build(self, width, seed):
-                return self.inner.build(width, seed)
-
-        monkeypatch.setitem(CONFIGURABLE, "Outer", Outer)
-        made = construct_from_text(of.EBM, {"network": "Outer", "network.inner.depth": "7"})
-        assert made.network.inner == of.MLP(depth=7)
-        assert settings_of(made)["network.inner.depth"] == 7
-        with pytest.raises(of.InputError, match="MLP has no setting height"):
-            construct_from_text(of.EBM, {"network": "Outer", "network.inner.height": "7"})
 
     @pytest.mark.parametrize(("path", "text", "said"), [
         ("training.nope", "1", "Training has no setting nope"),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.config import construct_from_text
 from outfield.detectors.head.react_vra_dice import percentiles
 
 SHAPERS = (of.ReAct, of.VRA, of.ASH, of.SCALE, of.LTS, of.DICE)
@@ -184,11 +183,6 @@ class TestTheDetectorOfLogits:
         with pytest.raises(of.InputError, match=r"^detector is EnergyLogits\(temperature=-1\): temperature is -1; "):
             cls(detector=of.EnergyLogits(-1)).fit(train)
 
-    def test_from_the_command_line(self):
-        made = construct_from_text(of.ReAct, {"detector": "EnergyLogits", "detector.temperature": "3"})
-        assert made.detector.temperature == 3
-        assert isinstance(construct_from_text(of.DICE, {"detector": "MSP"}).detector, of.MSP)
-
 
 @pytest.mark.parametrize(("made", "said"), [
     (of.ReAct(100.1), "percentile is 100.1"),
@@ -211,21 +205,8 @@ def test_shapers_among_several(train, test):
         of.Fused([of.ReAct()]).fit(of.FeatureSet(train.features))
 
 
-WANTED = [0, 0.1, 10, 33.3, 50, 90, 99.9, 100]
-
-
 def in_pieces(values, size):
     return lambda: (torch.as_tensor(values[i : i + size]) for i in range(0, len(values), size))
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, 2, 3, 1000])
-def test_against_numpy(dtype, n):
-    rng = np.random.default_rng(n)
-    values = (rng.normal(size=n) * 10.0 ** rng.integers(-3, 4, n)).astype(dtype)
-    expected = np.percentile(values.astype(np.float64), WANTED)
-    for size in (n // 3 + 1, 5000):
-        np.testing.assert_allclose(percentiles(in_pieces(values, size), WANTED), expected, rtol=1e-12)
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30), st.floats(0, 100))
@@ -244,9 +225,3 @@ def test_many_equal_numbers_and_zeros_of_either_sign():
 def test_exact_where_numbers_differ_in_their_last_bit():
     values = 1 + np.arange(9) * np.finfo(np.float64).eps
     assert percentiles(in_pieces(values[::-1].copy(), 2), [0, 12.5, 50, 100]) == [*values[[0, 1, 4, 8]]]
-
-
-def test_tensors_of_any_shape():
-    values = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)
-    assert percentiles(lambda: [values], [100, 50]) == [23.0, 11.5]
-    assert percentiles(lambda: [values], []) == []

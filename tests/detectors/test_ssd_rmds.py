@@ -190,3 +190,11 @@ def test_both_covariances_have_the_floor():
     near = [min((p - m) @ np.linalg.inv(inside) @ (p - m) for m in means) for p in new]
     expected = np.array(near) - [(p - z.mean(0)) @ np.linalg.inv(outside) @ (p - z.mean(0)) for p in new]
     np.testing.assert_allclose(of.RMDS(floor=0.3).fit(train).score(test).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_replace_what_an_earlier_fit_left():
+    train, other = uneven(), uneven(seed=1)
+    ours = of.RMDS().fit(other)
+    ours.score(other)
+    found = ours.statistics([train])
+    assert torch.equal(ours.fit_statistics(found).score(other), of.RMDS().fit_statistics(found).score(other))

@@ -6,7 +6,6 @@ import torch
 from scipy.stats import binom
 
 import outfield as of
-from outfield.files import Record
 from outfield.scores import share_interval
 from outfield.scores.acceptance import Acceptance, _falling, _p_value, fewest_right
 
@@ -68,20 +67,6 @@ def test_the_promise_holds_together_with_the_threshold_and_by_class(classes, cou
         broken += whole[3][rule.accepts(limited[2]).numpy()].mean() > 0.1
     assert made > DRAWS / 10
     assert share_interval(broken, DRAWS)[0] <= 0.05
-
-
-def test_a_rule_that_ignored_the_number_of_rows_would_break_it():
-    """What the simulation can find: accepting wherever the seen risk is low enough breaks the promise far more often."""
-    rng, broken = np.random.default_rng(0), 0
-    scores, wrong = draw(rng, 200_000, 10)
-    order = np.argsort(scores)
-    ranked, risk = scores[order], np.cumsum(wrong[order]) / np.arange(1, len(scores) + 1)
-    for _ in range(300):
-        own, bad = draw(rng, 300, 10)
-        curve = of.RiskCoverage(own, bad)
-        limit = curve.limits[np.flatnonzero(curve.risk <= 0.1)[-1]]
-        broken += risk[np.searchsorted(ranked, limit, side="right") - 1] > 0.1
-    assert share_interval(broken, 300)[0] > 0.2
 
 
 @pytest.mark.parametrize(("n", "k"), [(299, 0), (500, 2), (40, 40), (0, 0)])
@@ -156,19 +141,13 @@ def test_a_few_right_answers_at_the_top_do_not_lower_all_others():
     assert chances.tolist() == [101 / 105]
 
 
-def test_it_comes_back_from_its_record_and_a_changed_one_is_refused():
+def test_it_comes_back_from_its_record():
     rng = np.random.default_rng(0)
     rule = Acceptance.fit(*draw(rng, 600, 10), *draw(rng, 300, 10), 0.9, source="MSP")
-    record = rule.record()
-    again = Acceptance.from_record(record)
+    again = Acceptance.from_record(rule.record())
     assert repr(again) == repr(rule)
     assert again.source == "MSP"
     assert torch.equal(again.p_right([0.0, 0.2, 0.9]), rule.p_right([0.0, 0.2, 0.9]))
-    total, accepted, _ = rule.tested
-    with pytest.raises(of.FileFormatError, match="does not follow"):
-        Acceptance.from_record(Record({**record.header, "tested": [total, accepted, accepted]}, record.tensors))
-    with pytest.raises(of.FileFormatError, match="damaged"):
-        Acceptance.from_record(Record(record.header, {**record.tensors, "chances": rule.chances.flip(0)}))
 
 
 @pytest.mark.parametrize("accuracy", [0, 1, 1.5, True, "0.9", float("nan")])

@@ -30,11 +30,6 @@ def test_bets_are_finite_at_the_ends():
     assert np.isfinite(log_bets(np.array([0.0, 1e-300, 1.0]))).all()
 
 
-def test_the_reserve():
-    assert reserve(0) == 1
-    assert reserve(np.array([1, 9])) == pytest.approx([1 / (1 + math.log(2)), 1 / (1 + math.log(10))])
-
-
 def by_loop(numbers):
     """S_k as a sum over the moments at which capital begins to work."""
     bets = np.exp(log_bets(numbers))

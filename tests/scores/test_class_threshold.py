@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.files import Record
 from outfield.scores import discovery_limit, share_interval
 
 DRAWS = 1000
@@ -34,19 +33,6 @@ def test_p_values_are_valid_in_each_class_and_pool(ties):
     for row, limit in enumerate((0.1, 0.3)):
         assert ((low[row] / seen) <= limit + 0.01).all()
         assert ties or ((low[row] / seen) >= limit - 0.06).all()
-
-
-def test_a_global_threshold_fails_where_one_for_each_class_holds():
-    rng = np.random.default_rng(0)
-    scores, classes = draw(rng, 2000)
-    new, others = draw(rng, 20_000)
-    whole, own = of.Threshold.fit(scores), of.ClassThresholds.fit(scores, classes, COUNTS)
-    kept = [
-        [float((~one[others == c]).double().mean()) for c in range(3)]
-        for one in (whole.is_ood(new), own.is_ood(new, others))
-    ]
-    assert min(kept[1]) > 0.93
-    assert min(kept[0]) < 0.85 or max(kept[0]) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -85,10 +71,6 @@ def test_words_and_records():
     assert of.ClassThresholds.fit(np.arange(60.0), np.arange(60) % 6, [10] * 6, 0.9).group(3) == "all 6 classes"
     again, new = of.ClassThresholds.from_record(rule.record()), draw(rng, 50)
     assert torch.equal(again.p_value(*new), rule.p_value(*new))
-    header, tensors = rule.record()
-    broken = tensors["scores"].flip(0)
-    with pytest.raises(of.FileFormatError, match="damaged"):
-        of.ClassThresholds.from_record(Record(header, {**tensors, "scores": broken}))
 
 
 @pytest.mark.parametrize(

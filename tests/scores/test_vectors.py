@@ -67,13 +67,6 @@ def test_a_rank_is_that_of_the_share_as_written(millionths, n):
     assert rank(millionths / 10**6, n) == -(-Fraction(millionths, 10**6) * n // 1)
 
 
-def test_the_guard_is_needed():
-    """Products of floats round up past a whole number, which would cost a rank."""
-    assert 0.07 * 100 > 7
-    assert rank(0.07, 100) == 7
-    assert rank(0.1 + 0.2, 10) == 3
-
-
 def test_scores_know_their_source_until_something_is_computed_from_them():
     scores = marked(torch.zeros(3), "SSD 12ab")
     found = [of.Threshold.fit(values, keep=0.5).source for values in (scores, scores + 1, [1.0, 2.0, 3.0])]

@@ -67,7 +67,6 @@ ENTRIES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 Batch = dict[str, Tensor]
-Make = Callable[[Tensor], Tensor]
 
 
 class Detector(ABC):
@@ -113,6 +112,7 @@ class Detector(ABC):
 
     _device: str = "auto"
     _fitted: bool = False
+    _told: Mapping[str, Any]  # the notes of the file that it comes from
     _fingerprint: str | None = None  # kept from its first use on, until the next fit
     _width: int | None = None  # width of the first field in score_needs that fit saw, or None where fit saw none
     # what the training data said of the fields that are scored: the network, the views, and of a stage its name
@@ -243,10 +243,8 @@ class Detector(ABC):
         """The settings, ready for JSON."""
         plain = {}
         for name, value in said_settings(self).items():
-            try:
+            with as_ours(f"{name} is {shown(value)}", InputError, InputError):
                 plain[name] = to_plain(value)
-            except InputError as error:
-                raise InputError(f"{name} is {shown(value)}: {error}") from error
         return plain
 
     @contextlib.contextmanager
@@ -292,13 +290,15 @@ class Detector(ABC):
                 advance(done)
         return marked(scores, self.fingerprint())
 
-    def _check_to_score(self, test: FeatureSource) -> None:
-        """Refuse to score before fit, and rows that cannot be scored."""
+    def _check_fitted(self) -> None:
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
+
+    def _check_to_score(self, test: FeatureSource) -> None:
+        """Refuse to score before fit, and rows that cannot be scored."""
+        self._check_fitted()
         accept(type(self).__name__, test, self.needs_to_score, "score")
-        self._check_width(test)
-        self._check_about(test)
+        self._check_rows(test)
 
     @contextlib.contextmanager
     def _scoring(self) -> Iterator[None]:
@@ -308,25 +308,33 @@ class Detector(ABC):
 
     def _batches(self, data: FeatureSource) -> Iterator[Batch]:
         """Rows as ``_score`` takes them: on the device, what ``field`` names called features."""
-        device, field = self.device, self.field
+        device = self.device
         for batch in data.batches(self._rows(), self.needs_to_score):
-            yield {"features" if name == field else name: value.to(device) for name, value in batch.items()}
+            yield {name: value.to(device) for name, value in self._own(batch).items()}
+
+    def _own(self, batch: Batch) -> Batch:
+        """What it scores of a batch, with what ``field`` names called features."""
+        return {"features" if name == self.field else name: batch[name] for name in self.needs_to_score}
+
+    def _read(self, data: FeatureSource, *names: str) -> Iterator[list[Tensor]]:
+        """These fields of some rows at a time, on the device."""
+        for piece in data.batches(self.rows_at_once, names):
+            yield [piece[name].to(self.device) for name in names]
 
     def _rows(self) -> int:
         return self.rows_at_once
 
-    def _check_width(self, data: FeatureSource) -> None:
-        """Refuse rows of another width; a detector that scores a second field checks that, too."""
-        self._check_columns(data, self.needs_to_score[0], self._width)
+    def _widths(self) -> dict[str, int | None]:
+        """The columns of the fields that it scores, where it knows them."""
+        return {self.needs_to_score[0]: self._width}
 
-    def _check_columns(self, data: FeatureSource, name: str, fitted: int | None) -> None:
-        width = data.shapes[name][1]
-        if fitted is not None and width != fitted:
-            what = f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}"
-            raise InputError(f"{what}; use what the same backbone gave")
-
-    def _check_about(self, data: FeatureSource) -> None:
-        """Refuse rows of another network, stage or view, as far as both sides name theirs."""
+    def _check_rows(self, data: FeatureSource) -> None:
+        """Refuse rows of another width, and of another network, stage or view, as far as both sides name theirs."""
+        for name, fitted in self._widths().items():
+            width = data.shapes[name][1]
+            if fitted not in (None, width):
+                what = f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}"
+                raise InputError(f"{what}; use what the same backbone gave")
         for name, text in self._about.items():
             here = data.about.get(name, text)
             if not agree(name, here, text):
@@ -347,7 +355,7 @@ class Detector(ABC):
         return {name.removesuffix("_"): getattr(self, name) for name in self._learned()} | inside
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`_state` gave, from a file, and check it."""
+        """Take back what :meth:`_state` gave, from a file, and check it; what :meth:`_notes` gave is in ``_told``."""
         sides: dict[str, int | None] = {"D": self._width}
         for said in self.learned:
             name, kind, *shape = said.split()
@@ -362,9 +370,6 @@ class Detector(ABC):
     def _notes(self) -> dict[str, Any]:
         """What else a file should tell, ready for JSON."""
         return {}
-
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        """Take back what :meth:`_notes` gave, from a file."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
@@ -402,11 +407,10 @@ class Detector(ABC):
         Raises:
             NotFittedError: fit was not called.
         """
-        name = type(self).__name__
-        if not self._fitted:
-            raise NotFittedError(f"this {name} is not fitted; there is nothing to save")
-        header = {"detector": name, "settings": self._settings(), "width": self._width, "notes": self._notes()}
-        return Record({**header, "about": dict(self._about)} if self._about else header, self._state())
+        self._check_fitted()
+        header = {"detector": type(self).__name__, "settings": self._settings(), "width": self._width}
+        about = {"about": dict(self._about)} if self._about else {}
+        return Record({**header, "notes": self._notes(), **about}, self._state())
 
     @final
     @classmethod
@@ -429,7 +433,7 @@ class Detector(ABC):
         for name, value in state.items():
             if not bool(torch.isfinite(value).all()):
                 raise FileFormatError(f"{name} has entries that are not finite")
-        made._load_notes(header["notes"])
+        made._told = header["notes"]
         made._load_state(state)
         unknown = sorted(set(state) - set(made._state()))
         if unknown:
@@ -440,8 +444,7 @@ class Detector(ABC):
     @final
     def fingerprint(self) -> str:
         """Name and a digest of settings and learned tensors, such as ``SSD 5f0c…``: equal for equal detectors."""
-        if not self._fitted:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
+        self._check_fitted()
         if self._fingerprint is None:
             content = json.dumps(self._settings(), sort_keys=True) + fingerprint(self._state())
             self._fingerprint = f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
@@ -505,6 +508,11 @@ def labels_of(data: FeatureSource) -> Tensor:
     return torch.cat([piece["labels"] for piece in data.batches(Detector.rows_at_once, ["labels"])])
 
 
+def smallest_class(data: FeatureSource) -> int:
+    """Rows of the smallest class; of all where classes are not known."""
+    return int(labels_of(data).unique(return_counts=True)[1].min()) if "labels" in data.shapes else len(data)
+
+
 def _otherwise(name: str) -> str:
     """Where else a field can come from, as the end of a sentence."""
     if name == "head_weight":
@@ -528,36 +536,3 @@ def take(
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise FileFormatError(f"{name} is {value.dtype} of {tuple(value.shape)}; it must be {dtype} of ({wanted})")
     return value.to(dtype)
-
-
-def shared(rows: Tensor) -> Tensor:
-    """The rows as a view that keeps what :func:`once` makes of it, for all members of a combined detector."""
-    return rows if hasattr(rows, "outfield_made") else _keeping(rows[:])
-
-
-def once(make: Make, rows: Tensor) -> Tensor:
-    """``make(rows)``; of shared rows what was made the first time, which is shared, too, and which nobody may change."""
-    made: dict[Make, Tensor] | None = getattr(rows, "outfield_made", None)
-    if made is None:
-        return make(rows)
-    if make not in made:
-        found = make(rows)
-        if found is rows:  # it would keep itself alive
-            return rows
-        made[make] = _keeping(found)
-    return made[make]
-
-
-def _keeping(rows: Tensor) -> Tensor:
-    rows.outfield_made = {}  # type: ignore[attr-defined]
-    return rows
-
-
-def wide(rows: Tensor) -> Tensor:
-    """The rows as float64."""
-    return rows.double()
-
-
-def log_total(rows: Tensor) -> Tensor:
-    """log Σ_c exp(l_c) of each row l (n, K) → (n,), float64."""
-    return once(wide, rows).logsumexp(1)

@@ -11,7 +11,8 @@ from outfield.detectors.registry import DETECTORS
 from outfield.features import HEAD, HEAD_FIELDS
 
 HEADER = ("detector", "what it is", "reference", "to fit", "to score")
-CHEAPEST = ("logits", "odin_logits", "features", "labels")  # fields in the order in which they are had
+# fields in the order in which they are had; all others are had last
+RANKS = {"logits": 0, "odin_logits": 1, "features": 2, "labels": 3}
 # what a field is called in a sentence, where that is not its name
 WORDS = {"odin_logits": "logits at the perturbed input", **dict.fromkeys(HEAD_FIELDS, "the classifier's last layer")}
 
@@ -52,7 +53,7 @@ def _burden(entry: Entry) -> tuple[int, tuple[int, ...], int]:
 
 
 def _rank(field: str) -> int:
-    return CHEAPEST.index(field) if field in CHEAPEST else len(CHEAPEST)
+    return RANKS.get(field, len(RANKS))
 
 
 def _in_words(fields: Iterable[str]) -> str:

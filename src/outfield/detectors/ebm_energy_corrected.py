@@ -13,7 +13,7 @@ from typing import Any, Self, cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_choice, require_number, to_plain
-from outfield.detectors.base import Batch, Detector, labels_of, once, take
+from outfield.detectors.base import Batch, Detector, labels_of, take
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.registry import register
 from outfield.energy import (
@@ -57,8 +57,6 @@ class LearnedEnergy(Detector):
     training: Training
     projection: str
     seed: int
-    model_: CorrectedEnergy
-    history_: History
     projection_: str
 
     fits_in_pieces = uses_checkpoint = trained = True
@@ -153,7 +151,7 @@ class LearnedEnergy(Detector):
         return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))
 
     def _score(self, batch: Batch) -> Tensor:
-        energy: Tensor = self.model_(once(normalise, batch["features"]))
+        energy: Tensor = self.model_(normalise(batch["features"]))
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:
@@ -180,24 +178,20 @@ class LearnedEnergy(Detector):
         if prior is not None:
             prior.load_state(tensors_under(state, "prior."))
         self.model_ = self._finish(self._assemble(network, prior))
+        self.history_, self.projection_ = History(**self._told["history"]), self._told["projection"]
+        require_choice("projection", self.projection_, tuple(PROJECTIONS))
 
     def _notes(self) -> dict[str, Any]:
         return {"history": asdict(self.history_), "projection": self.projection_}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.history_ = History(**notes["history"])
-        require_choice("projection", notes["projection"], tuple(PROJECTIONS))
-        self.projection_ = notes["projection"]
-
 
 def _checkpoint(given: PathLike | Checkpoint | None) -> Checkpoint | None:
     """The checkpoint, its file found writable before any work."""
-    if isinstance(given, str | os.PathLike):
-        given = Checkpoint(given)
-    elif given is not None:
-        require(isinstance(given, Checkpoint), "checkpoint", given, "a path or an outfield.Checkpoint")
-    if given is not None:
-        check_output(given.path, RECORD_ENDINGS, "checkpoint")
+    if given is None:
+        return None
+    given = Checkpoint(given) if isinstance(given, str | os.PathLike) else given
+    require(isinstance(given, Checkpoint), "checkpoint", given, "a path or an outfield.Checkpoint")
+    check_output(given.path, RECORD_ENDINGS, "checkpoint")
     return given
 
 

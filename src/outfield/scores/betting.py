@@ -61,8 +61,7 @@ def log_bets(numbers: np.ndarray) -> np.ndarray:
 
 
 def _partly(share: float, power: float, number: np.ndarray) -> np.ndarray:
-    densities: np.ndarray = (1 - share) + share * power * number ** (power - 1)
-    return densities
+    return (1 - share) + share * power * number ** (power - 1)
 
 
 def reserve(count: np.ndarray | int) -> np.ndarray:

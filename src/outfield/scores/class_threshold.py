@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import InputError
 from outfield.files import Record
 from outfield.percent import counted
-from outfield.scores.threshold import check_keep, fewest
+from outfield.scores.threshold import check_keep, fewest, p_values
 from outfield.scores.vectors import as_scores, rank
 
 TOLD = 4  # names of a pool
@@ -73,9 +73,8 @@ class ClassThresholds:
     def limits(self) -> Tensor:
         """Of each pool the score above which a sample is OOD (P,); +inf where too few held-out rows came to promise ``keep``."""
         ranks = [(reference, rank(self.keep, len(reference) + 1)) for reference in self.references]
-        return torch.tensor(
-            [float(ref[r - 1]) if r <= len(ref) else torch.inf for ref, r in ranks], dtype=torch.float64
-        )
+        found = [float(one[r - 1]) if r <= len(one) else torch.inf for one, r in ranks]
+        return torch.tensor(found, dtype=torch.float64)
 
     def is_ood(self, scores: Any, classes: Any) -> Tensor:
         """True where the score is above the limit of the class (N,)."""
@@ -87,8 +86,8 @@ class ClassThresholds:
         found = as_scores("scores", scores)
         pools, p = self._pools(classes, len(found)), np.empty(len(found))
         for pool in np.unique(pools):
-            reference, own = self.references[pool].numpy(), pools == pool
-            p[own] = (1 + len(reference) - np.searchsorted(reference, found[own], side="left")) / (len(reference) + 1)
+            own = pools == pool
+            p[own] = p_values(self.references[pool], found[own])
         return torch.from_numpy(p)
 
     def group(self, index: int, names: Sequence[str] = ()) -> str:
@@ -101,21 +100,14 @@ class ClassThresholds:
 
     def record(self) -> Record:
         """What a file holds of it."""
-        sizes = [len(one) for one in self.references]
-        return Record(
-            {"keep": self.keep, "sizes": sizes}, {"pool_of": self.pool_of, "scores": torch.cat(self.references)}
-        )
+        header = {"keep": self.keep, "sizes": [len(one) for one in self.references]}
+        return Record(header, {"pool_of": self.pool_of, "scores": torch.cat(self.references)})
 
     @classmethod
     def from_record(cls, record: Record) -> ClassThresholds:
         """What :meth:`record` gave."""
-        sizes, tensors = record.header["sizes"], record.tensors
-        check_keep(record.header["keep"])
-        pool_of, references = tensors["pool_of"], tensors["scores"].split(sizes)
-        rising = all(bool((one[1:] >= one[:-1]).all() and one.isfinite().all()) for one in references)
-        if not rising or not torch.equal(pool_of.unique(), torch.arange(len(sizes))):
-            raise FileFormatError("its thresholds of classes are damaged")
-        return cls(record.header["keep"], pool_of, references)
+        header, tensors = record
+        return cls(header["keep"], tensors["pool_of"], tensors["scores"].split(header["sizes"]))
 
     def _pools(self, classes: Any, count: int) -> np.ndarray:
         found: np.ndarray = self.pool_of.numpy()[_as_classes(classes, count, len(self.pool_of))]

@@ -231,14 +231,8 @@ class Drift:
 
     def state(self) -> dict[str, Any]:
         """What it has seen and how it was made: plain values and tensors, for :meth:`of_state`."""
-        with self._lock:
-            rule = self.threshold
-            return {
-                **{name: getattr(self, name) for name in SETTINGS}, "value": None if rule is None else rule.value,
-                "source": None if rule is None else rule.source, **asdict(self._now),
-                **({} if rule is None else {"reference": rule.reference.clone()}),
-                **{name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
-            }  # fmt: skip
+        header, tensors = self.record()
+        return {**header, **tensors}
 
     @classmethod
     def of_state(cls, state: dict[str, Any], threshold: Threshold | None = None) -> Drift:
@@ -277,9 +271,15 @@ class Drift:
 
     def record(self) -> Record:
         """The state as files hold it."""
-        state = self.state()
-        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        return Record({name: value for name, value in state.items() if name not in tensors}, tensors)
+        with self._lock:
+            header = (
+                {name: getattr(self, name) for name in SETTINGS} | {"value": None, "source": None} | asdict(self._now)
+            )
+            tensors = {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS}
+        if self.threshold is None:
+            return Record(header, tensors)
+        known = self.threshold.record()
+        return Record({**header, **known.header}, {**tensors, "reference": known.tensors["reference"].clone()})
 
     @classmethod
     def load(cls, path: PathLike, threshold: Threshold | None = None) -> Drift:
@@ -317,8 +317,6 @@ def in_words(told: Mapping[str, Any], unit: str = "sample") -> str:
 
 def _vector(values: Any) -> Any:
     """One number as a vector of one; anything else as it is."""
-    if isinstance(values, Tensor):
-        return values if values.ndim else values.reshape(1)
-    if isinstance(values, int | float | np.generic | np.ndarray):
-        return np.atleast_1d(values)
-    return values
+    if isinstance(values, int | float):
+        return [values]
+    return values.reshape(1) if getattr(values, "ndim", 1) == 0 else values

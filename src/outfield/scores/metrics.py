@@ -36,11 +36,12 @@ class Separation:
         return self.ood_accepted(keep=0.95)
 
     def ood_accepted(self, keep: float) -> float:
-        threshold = self._ids[_last_kept(keep, len(self._ids))]
+        require_number("keep", keep, above=0, most=1)
+        threshold = self._ids[max(1, rank(keep, len(self._ids))) - 1]
         return float(np.searchsorted(self._oods, threshold, side="right") / len(self._oods))
 
     def id_rejected_at_95_ood_recall(self) -> float:
-        threshold = self._oods[_first_recalled(len(self._oods))]
+        threshold = self._oods[len(self._oods) - rank(0.95, len(self._oods))]
         return float(1 - np.searchsorted(self._ids, threshold, side="left") / len(self._ids))
 
     def aupr_out(self) -> float:
@@ -68,14 +69,12 @@ def fpr95(scores_id: Any, scores_ood: Any) -> float:
     >>> fpr95(range(100), [50.0, 94.0, 95.0, 200.0])
     0.5
     """
-    return ood_accepted(scores_id, scores_ood, keep=0.95)
+    return Separation(scores_id, scores_ood).fpr95()
 
 
 def ood_accepted(scores_id: Any, scores_ood: Any, keep: float) -> float:
     """Share of OOD samples at or below the lowest threshold that keeps at least ``keep`` of the ID samples."""
-    ids, oods = as_score_pair(scores_id, scores_ood)
-    threshold = _smallest(ids, _last_kept(keep, len(ids)))
-    return float(np.count_nonzero(oods <= threshold) / len(oods))
+    return Separation(scores_id, scores_ood).ood_accepted(keep)
 
 
 def id_rejected_at_95_ood_recall(scores_id: Any, scores_ood: Any) -> float:
@@ -86,9 +85,7 @@ def id_rejected_at_95_ood_recall(scores_id: Any, scores_ood: Any) -> float:
     >>> id_rejected_at_95_ood_recall([0.0, 1.0, 2.0, 3.0], [2.0] * 20)
     0.5
     """
-    ids, oods = as_score_pair(scores_id, scores_ood)
-    threshold = _smallest(oods, _first_recalled(len(oods)))
-    return float(1 - np.count_nonzero(ids < threshold) / len(ids))
+    return Separation(scores_id, scores_ood).id_rejected_at_95_ood_recall()
 
 
 def aupr_out(scores_id: Any, scores_ood: Any) -> float:
@@ -99,22 +96,6 @@ def aupr_out(scores_id: Any, scores_ood: Any) -> float:
 def aupr_in(scores_id: Any, scores_ood: Any) -> float:
     """Area under the precision-recall curve with ID as the positive class (average precision, ties together)."""
     return Separation(scores_id, scores_ood).aupr_in()
-
-
-def _last_kept(keep: float, n: int) -> int:
-    """Index, among ``n`` sorted ID scores, of the lowest threshold that keeps at least ``keep`` of them."""
-    require_number("keep", keep, above=0, most=1)
-    return max(1, rank(keep, n)) - 1
-
-
-def _first_recalled(n: int) -> int:
-    """Index, among ``n`` sorted OOD scores, of the highest threshold that rejects at least 95 % of them."""
-    return n - rank(0.95, n)
-
-
-def _smallest(scores: np.ndarray, index: int) -> Any:
-    """``sorted(scores)[index]`` without sorting them all."""
-    return np.partition(scores, index)[index]
 
 
 def _doubled_wins(ids: np.ndarray, oods: np.ndarray) -> int:

@@ -91,9 +91,8 @@ class RowDrift:
         columns = _columns("rows", rows)
         missing = [name for name in self._watches if name not in columns]
         if missing:
-            raise InputError(
-                f"the rows have no column {listed(missing)}, which the reference has; leave it out there, too"
-            )
+            what = f"the rows have no column {listed(missing)}, which the reference has"
+            raise InputError(f"{what}; leave it out there, too")
         found = {name: self._numbers(name, columns[name]) for name in self._watches}
         for name, numbers in found.items():
             self._watches[name].update(numbers)

@@ -94,9 +94,7 @@ class Threshold:
         Raises:
             InputError: as for :meth:`is_ood`.
         """
-        reference = self.reference.numpy()
-        at_least = len(reference) - np.searchsorted(reference, self._taken(scores), side="left")
-        return torch.from_numpy((1 + at_least) / (len(reference) + 1))
+        return torch.from_numpy(p_values(self.reference, self._taken(scores)))
 
     def _taken(self, scores: Any) -> np.ndarray:
         """Scores (N,), refused where they are known to be another detector's."""
@@ -134,15 +132,14 @@ class Threshold:
     def save(self, path: PathLike) -> None:
         """Write the value, how it was chosen and the held-out scores (``.safetensors``), atomically."""
         rule = f"held-out score of rank ceil(keep * (n + 1)) = {rank(self.keep, len(self.reference) + 1)}"
-        header = {"value": self.value, "keep": self.keep, "n": len(self.reference), "rule": rule, "source": self.source}
-        write_record(path, "Threshold", Record(header, {"reference": self.reference}))
+        header, tensors = self.record()
+        write_record(path, "Threshold", Record({**header, "n": len(self.reference), "rule": rule}, tensors))
 
     @classmethod
     def load(cls, path: PathLike) -> Threshold:
         """Read what :meth:`save` wrote."""
-        header, tensors = read_record(path, "Threshold")
         with as_ours(f"{path} holds a Threshold that cannot be one", FileFormatError, KeyError, InputError):
-            return cls.from_record(Record(header, tensors))
+            return cls.from_record(read_record(path, "Threshold"))
 
     def record(self) -> Record:
         """What a file holds of it."""
@@ -157,6 +154,12 @@ class Threshold:
         if made.value != cls.fit(scores, made.keep).value:
             raise FileFormatError("its threshold does not follow from its scores")
         return made
+
+
+def p_values(reference: Tensor, scores: np.ndarray) -> np.ndarray:
+    """(1 + #{i : s_i ≥ s}) / (n + 1) of each score s (N,), s_1 ≤ … ≤ s_n the reference (n,)."""
+    found: np.ndarray = 1 + len(reference) - np.searchsorted(reference.numpy(), scores, side="left")
+    return found / (len(reference) + 1)
 
 
 def check_keep(keep: float) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector, labels_of
-from outfield.detectors.combined.choice import Choice, choose, default_members
-from outfield.detectors.combined.fused import Summed, apart, check_weights
+from outfield.detectors.combined.choice import choose, default_members
+from outfield.detectors.combined.fused import Summed, apart
 from outfield.detectors.registry import register
 from outfield.energy import MixturePrior
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, normalise, spaces
@@ -49,16 +50,12 @@ class Auto(Summed):
     uses: ClassVar[tuple[str, ...]] = ("labels", "logits", *HEAD_FIELDS, *spaces()[1:])
     uses_stand_ins = True
 
-    weights_: tuple[float, ...] | None
-    choice_: Choice | None
-
     def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
         self.most_members, self.held_out, self.seed = most_members, held_out, seed
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         require_number("most_members", self.most_members, least=1, whole=True)
-        require_number("held_out", self.held_out, above=0, most=0.5)
-        require_number("seed", self.seed, least=0, whole=True)
 
     @property
     def needs_to_score(self) -> tuple[str, ...]:
@@ -80,10 +77,8 @@ class Auto(Summed):
         self.choice_ = self.weights_ = None
         if stand_ins is None:
             known = with_clusters(train, int(self.seed)) if is_one_class(train) else train
-            self.members_ = tuple(
-                member.fresh().to(self._device).fit(known if "labels" in member.needs_to_fit else train)
-                for member in default_members(train, known)
-            )
+            members = [member.fresh().to(self._device) for member in default_members(train, known)]
+            self.members_ = tuple(one.fit(known if "labels" in one.needs_to_fit else train) for one in members)
             self._calibrate(held_out)
         else:
             most, seed = int(self.most_members), int(self.seed)
@@ -96,11 +91,9 @@ class Auto(Summed):
     def _notes(self) -> dict[str, Any]:
         return super()._notes() | ({} if self.weights_ is None else {"weights": list(self.weights_)})
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        super()._load_notes(notes)
-        weights = notes.get("weights")
-        check_weights(weights, len(notes["members"]))
-        self.weights_ = None if weights is None else tuple(float(weight) for weight in weights)
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.weights_ = tuple(self._told["weights"]) if "weights" in self._told else None
+        super()._load_state(state)
 
 
 def is_one_class(train: FeatureSource) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.detectors.base import Detector, labels_of, lacking
+from outfield.detectors.base import Detector, lacking, smallest_class
 from outfield.detectors.combined.fused import Calibration, Calibrations, Fused, apart, halves
 from outfield.detectors.combined.members import names_of
 from outfield.detectors.combined.weights import KEPT, Kind, Terms, best_setting, by_level, left_out, loss, weight_path
@@ -22,7 +22,7 @@ from outfield.detectors.ebm_energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
 from outfield.detectors.head.vim import ViM
 from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN, EnergyLogits, MaxLogit
-from outfield.errors import DivergenceError, InputError
+from outfield.errors import DivergenceError, InputError, as_ours
 from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
 from outfield.stand_in import LEVELS, StandIns
@@ -189,10 +189,8 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
     """Fitted copies of the candidates, and those that cannot be fitted on this data with the reason."""
     fitted, skipped = [], {}
     for candidate in candidates:
-        try:
+        with as_ours(f"{candidate!r:.100} cannot be fitted", InputError, InputError):
             candidate.check_settings()
-        except InputError as error:
-            raise InputError(f"{candidate!r:.100} cannot be fitted: {error}") from error
     with bar("fitting candidates", len(candidates), "detectors") as advance:
         for i, candidate in enumerate(candidates):
             try:
@@ -279,23 +277,16 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
     found += [SSD(field=name) for name in train.shapes if FIELDS[name].is_space and name != "features"]
     if len(train) >= ROWS_TO_LEARN:
         found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
-    most = _smallest_class(train)
+    most = smallest_class(train)
     return [one for one in found if _can_be_fitted(one, train, most)]
 
 
 def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
     """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage."""
-    most, known = _smallest_class(train), train if labelled is None else labelled
+    most, known = smallest_class(train), train if labelled is None else labelled
     # a rare class costs neighbours, no member
     wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(field="stage2"))
     return [one for one in wanted if _can_be_fitted(one, known, most)]
-
-
-def _smallest_class(train: FeatureSource) -> int:
-    """Rows of the smallest class; of all where classes are not known."""
-    if "labels" not in train.shapes:
-        return len(train)
-    return int(labels_of(train).unique(return_counts=True)[1].min())
 
 
 def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -90,7 +90,8 @@ class Calibration:
 
     def p_values(self, scores: Tensor) -> Tensor:
         """(1 + #{held-out ≥ s}) / (n + 1) for each score s (N,), float64; P(p ≤ α) ≤ α for a fresh ID row."""
-        return Calibrations([self]).p_values(scores[:, None])[:, 0]
+        n = len(self.scores)
+        return (1 + n - torch.searchsorted(self.scores, scores.double())).double() / (n + 1)
 
     def surprise(self, scores: Tensor) -> Tensor:
         """−log p of each score (N,), float64, with p interpolated between held-out scores and a tail that goes on growing.
@@ -104,29 +105,18 @@ class Calibration:
         """(s − mean) / standard deviation of the held-out scores, for each score s (N,), float64."""
         return (scores.double() - self.scores.mean()) / self.spread
 
-    def to(self, device: torch.device) -> Calibration:
-        """The same on another device."""
-        return Calibration(self.scores.to(device))
-
 
 class Calibrations:
-    """M calibrations of equally many scores, applied to M columns of scores at once."""
+    """M calibrations of equally many scores, of which :meth:`surprise` is applied to M columns of scores at once."""
 
     def __init__(self, members: Sequence[Calibration]) -> None:
         h = self._scores = torch.stack([one.scores for one in members])
-        self._means = torch.stack([one.scores.mean() for one in members])
         self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=h.device)
         # By how many held-out scores lie at or below a score: the last of them, and how far it is to the next. Below the first
         # and from the last on nothing is interpolated: any difference divided by infinity is 0.
         none = torch.zeros_like(h[:, :1])
         self._low = torch.cat([none, h[:, :-1], none], 1)
         self._gap = torch.cat([none + torch.inf, h.diff(dim=1), none + torch.inf], 1)
-
-    def p_values(self, scores: Tensor) -> Tensor:
-        """:meth:`Calibration.p_values` of each column (N, M)."""
-        n = self._scores.shape[1]
-        below = torch.searchsorted(self._scores, scores.double().T.contiguous(), right=False)
-        return ((1 + n - below).double() / (n + 1)).T
 
     def surprise(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.surprise` of each column (N, M)."""
@@ -135,10 +125,6 @@ class Calibrations:
         between = (s - self._low.gather(1, above)) / self._gap.gather(1, above)
         excess = (s - self._scores[:, -1:]).clamp_min(0.0) / self._spreads[:, None]
         return (excess - torch.log1p(-(above + between) / (n + 1))).T
-
-    def standard(self, scores: Tensor) -> Tensor:
-        """:meth:`Calibration.standard` of each column (N, M)."""
-        return (scores.double() - self._means) / self._spreads
 
 
 @dataclass(frozen=True)
@@ -175,24 +161,18 @@ class Explanation:
 
 
 class Summed(CombinedDetector):
-    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``.
-
-    Attributes:
-        members_: the fitted members.
-        calibrations_: of each member.
-        sum_: the calibration of the sum.
-    """
+    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``."""
 
     uses_held_out = True
     member_prefix = "member."
 
     rule: str = "fisher"
-    seed: int = 0
+    held_out: float
+    seed: int
 
-    calibrations_: tuple[Calibration, ...]
-    sum_: Calibration
-
-    _joined: Calibrations  # the members' calibrations as one
+    def _check_settings(self) -> None:
+        require_number("held_out", self.held_out, above=0, most=0.5)
+        require_number("seed", self.seed, least=0, whole=True)
 
     def _calibrate(self, held_out: FeatureSource) -> None:
         """Half of the rows for the members, the other half for their sum."""
@@ -209,9 +189,13 @@ class Summed(CombinedDetector):
 
     def _terms(self, scores: Tensor) -> Tensor:
         """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
-        found = self._joined.standard(scores) if self.rule == "z" else self._joined.surprise(scores)
+        found = self._each(Calibration.standard, scores) if self.rule == "z" else self._joined.surprise(scores)
         weights = self._weights()
         return found if weights is None else found * torch.tensor(weights, dtype=torch.float64, device=found.device)
+
+    def _each(self, ask: Callable[[Calibration, Tensor], Tensor], scores: Tensor) -> Tensor:
+        """What each calibration says of its column of (N, M)."""
+        return torch.stack([ask(*pair) for pair in zip(self.calibrations_, scores.T.contiguous(), strict=True)], dim=1)
 
     def _score(self, batch: Batch) -> Tensor:
         return self._terms(self._member_scores(batch)).sum(1)
@@ -230,8 +214,8 @@ class Summed(CombinedDetector):
             NotFittedError: fit was not called.
             InputError: ``keep`` is not in (0, 1].
         """
-        source = self.fingerprint()  # refuses one that is not fitted
-        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=source)
+        self._check_fitted()
+        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=self.fingerprint())
 
     def explain(self, test: FeatureSource) -> Explanation:
         """Each member's own score of each row, and what it adds to the sum."""
@@ -240,12 +224,12 @@ class Summed(CombinedDetector):
         with self._scoring():
             for batch in self._batches(test):
                 scores = self._member_scores(batch)
-                pieces.append((scores.cpu(), self._terms(scores).cpu(), self._joined.p_values(scores).cpu()))
+                pieces.append((scores.cpu(), self._terms(scores).cpu(), self._each(Calibration.p_values, scores).cpu()))
         return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def _moved(self) -> None:
         if hasattr(self, "calibrations_"):
-            self.calibrations_ = tuple(one.to(self.device) for one in self.calibrations_)
+            self.calibrations_ = tuple(Calibration(one.scores.to(self.device)) for one in self.calibrations_)
             self._joined = Calibrations(self.calibrations_)
         super()._moved()
 
@@ -256,25 +240,14 @@ class Summed(CombinedDetector):
     def _notes(self) -> dict[str, Any]:
         return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        super()._load_notes(notes)
-        self._held_out_rows = notes["held_out"]
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
-        self.sum_ = _calibration(state, "sum")
-        self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
-        sizes = {len(one.scores) for one in self.calibrations_} | {self._held_out_rows - len(self.sum_.scores)}
-        if sizes != {self._held_out_rows // 2}:
-            raise FileFormatError("its calibrations are of different numbers of rows")
+        names = ["sum", *(f"{i}.calibration" for i in range(len(self.members_)))]
+        self.sum_, *own = (Calibration(take(state, name, (None,), torch.float64)) for name in names)
+        self.calibrations_ = tuple(own)
+        if len(own[0].scores) + len(self.sum_.scores) != self._told["held_out"]:
+            raise FileFormatError("its calibrations are of another number of rows")
         self._moved()
-
-
-def _calibration(state: dict[str, Tensor], name: str) -> Calibration:
-    scores = take(state, name, (None,), torch.float64)
-    if bool((scores.diff() < 0).any()):
-        raise FileFormatError(f"{name} is not in ascending order")
-    return Calibration(scores)
 
 
 @register
@@ -314,11 +287,10 @@ class Fused(Summed):
         self.seed, self.weights = seed, weights
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         check_members(self.members)
         check_weights(self.weights, len(self.members))
         require_choice("rule", self.rule, RULES)
-        require_number("held_out", self.held_out, above=0, most=0.5)
-        require_number("seed", self.seed, least=0, whole=True)
 
     def _recipe(self) -> Sequence[Detector]:
         return self.members

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, settings_of
-from outfield.detectors.base import LARGEST, Batch, Detector, shared
-from outfield.errors import FileFormatError, InputError
+from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features import FeatureSource
 from outfield.files import Record, tensors_under
 from outfield.modes import one_core
@@ -27,10 +27,8 @@ def check_members(members: object) -> None:
     good = isinstance(members, tuple | list) and len(members) > 0 and all(isinstance(one, Detector) for one in members)
     require(good, "members", members, "a list of detectors, at least one")
     for member in members:  # type: ignore[attr-defined]
-        try:
+        with as_ours(f"members is {members!r:.200}; {type(member).__name__}", InputError, InputError):
             member.check_settings()
-        except InputError as error:
-            raise InputError(f"members is {members!r:.200}; {type(member).__name__}: {error}") from error
 
 
 def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
@@ -55,12 +53,7 @@ class CombinedDetector(Detector):
 
     member_prefix: ClassVar[str] = ""  # what stands between a member's number and its tensors' names in a file
 
-    members_: tuple[Detector, ...]
-
     _names: tuple[str, ...] | None = None
-    _needs: tuple[str, ...] | None = None
-    _fields: list[dict[str, str]]  # for each member the fields that it scores, by the names that it knows them by
-    _numbers: int  # how many numbers the members have learned
 
     @abstractmethod
     def _recipe(self) -> Sequence[Detector]:
@@ -80,36 +73,28 @@ class CombinedDetector(Detector):
 
     @property
     def needs_to_score(self) -> tuple[str, ...]:
-        return self._needs or tuple(dict.fromkeys(name for one in self._recipe() for name in one.needs_to_score))
+        members = getattr(self, "members_", None) or self._recipe()
+        return tuple(dict.fromkeys(name for one in members for name in one.needs_to_score))
 
     def _rows(self) -> int:
         return min(member._rows() for member in self.members_)
 
-    def _check_width(self, data: FeatureSource) -> None:
+    def _check_rows(self, data: FeatureSource) -> None:
         for member in self.members_:
-            member._check_width(data)
-
-    def _check_about(self, data: FeatureSource) -> None:
-        for member in self.members_:
-            member._check_about(data)
+            member._check_rows(data)
 
     def _member_scores(self, batch: Batch) -> Tensor:
-        """(n, M), float64; what several members make of the rows is made once."""
-        rows = {name: shared(value) for name, value in batch.items()}
+        """(n, M), float64."""
         count = len(next(iter(batch.values())))
         alone = self.device.type == "cpu" and count * self._numbers <= LITTLE
         with one_core() if alone else contextlib.nullcontext():
-            members = zip(self.members_, self._fields, strict=True)
-            columns = [one._score({name: rows[field] for name, field in fields.items()}) for one, fields in members]
-            scores = torch.stack(columns, dim=1)
-            return scores.clamp(-LARGEST, LARGEST).float().double()
+            columns = [one._score(one._own(batch)) for one in self.members_]
+            return torch.stack(columns, dim=1).clamp(-LARGEST, LARGEST).float().double()
 
     def _moved(self) -> None:
         super()._moved()
         if hasattr(self, "members_"):
-            needs = [(member.field, member.needs_to_score) for member in self.members_]
-            self._fields = [{"features" if name == on else name: name for name in own} for on, own in needs]
-            self._names, self._needs = None, tuple(dict.fromkeys(name for _, own in needs for name in own))
+            self._names = None
             self._numbers = sum(value.numel() for member in self.members_ for value in member._state().values())
 
     def _inside(self) -> dict[str, Detector]:
@@ -121,18 +106,12 @@ class CombinedDetector(Detector):
             headers = [{name: value for name, value in header.items() if name != "detector"} for header in headers]
         return {"members": headers}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        headers = notes["members"]
-        names = [{"detector": type(one).__name__} for one in self._recipe()] or [{}] * len(headers)
-        self._headers = [{**name, **header} for name, header in zip(names, headers, strict=True)]
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        parts = [tensors_under(state, f"{i}.{self.member_prefix}") for i in range(len(self._headers))]
-        records = [Record(said, part) for said, part in zip(self._headers, parts, strict=True)]
+        headers = self._told["members"]
+        names = [{"detector": type(one).__name__} for one in self._recipe()] or [{}] * len(headers)
+        parts = [tensors_under(state, f"{i}.{self.member_prefix}") for i in range(len(headers))]
+        records = [Record({**name, **said}, part) for name, said, part in zip(names, headers, parts, strict=True)]
         self.members_ = tuple(Detector.from_record(record) for record in records)
-        for i, (member, wanted) in enumerate(zip(self.members_, self._recipe(), strict=False)):
-            if repr(member) != repr(wanted):
-                raise FileFormatError(f"member {i} is {member!r:.100}, but the settings say {wanted!r:.100}")
         if self._width != self.members_[0]._width:
             raise FileFormatError(f"width is {self._width}, but {self.members_[0]._width} in its first member")
         super()._load_state(state)

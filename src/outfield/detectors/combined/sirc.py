@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_choice
-from outfield.detectors.base import Batch, Detector, labels_of, once
+from outfield.detectors.base import Batch, Detector, smallest_class
 from outfield.detectors.distance.knn import KNN
 from outfield.detectors.head.last_layer import within_range
 from outfield.detectors.head.vim import Residual
@@ -52,10 +52,8 @@ class SIRC(Detector):
     score_needs = ("features", "logits")
     uses = ("labels",)
     fits_in_pieces = True
-    learned = ("mean float64 1", "spread float64 1", "columns int64 1")
+    learned = ("mean float64 1", "spread float64+ 1", "columns int64 1")
 
-    mean_: Tensor
-    spread_: Tensor
     second_: Detector | None = None
 
     def __init__(self, second: str = "norm1") -> None:
@@ -71,14 +69,12 @@ class SIRC(Detector):
 
     def _fit(self, train: FeatureSource) -> None:
         kind = SECONDS[self.second]
-        smallest = int(labels_of(train).unique(return_counts=True)[1].min()) if "labels" in train.shapes else len(train)
-        self.second_ = None if kind is None else kind.suited(smallest).to(self._device).fit(train)
+        self.second_ = None if kind is None else kind.suited(smallest_class(train)).to(self._device).fit(train)
         known = self.second_
         if isinstance(known, KNN):
             known = copy.copy(known)
             known.k = min(known.k + 1, len(train))
-        pieces = train.batches(self.rows_at_once, ("features",))
-        found = torch.cat([self._second(piece["features"].to(self.device), known) for piece in pieces])
+        found = torch.cat([self._second(features, known) for (features,) in self._read(train, "features")])
         spread = found.std(correction=0)
         self.columns_ = torch.tensor([train.shapes["features"][1]], device=self.device)
         self.mean_, self.spread_ = found.mean()[None], torch.where(spread > 0, spread, 1.0)[None]
@@ -86,7 +82,7 @@ class SIRC(Detector):
     def _second(self, features: Tensor, detector: Detector | None) -> Tensor:
         """S of features (n, D), float64."""
         if detector is None:
-            return once(within_range, features).abs().sum(1)
+            return within_range(features).abs().sum(1)
         return -detector._score({"features": features}).double()
 
     def _score(self, batch: Batch) -> Tensor:
@@ -103,14 +99,9 @@ class SIRC(Detector):
     def _notes(self) -> dict[str, Any]:
         return {} if self.second_ is None else {"second": self.second_.record().header}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self._header = notes["second"] if SECONDS[self.second] else None
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        if self._header is not None:
-            self.second_ = Detector.from_record(Record(self._header, tensors_under(state, PREFIX)))
-            if type(self.second_) is not SECONDS[self.second] or self.second_._width != self._width:
-                raise FileFormatError(f"second is {self.second_!r:.100}, but the settings say {self.second!r}")
+        if SECONDS[self.second]:
+            self.second_ = Detector.from_record(Record(self._told["second"], tensors_under(state, PREFIX)))
         super()._load_state(state)
-        if not bool(self.spread_ > 0) or int(self.columns_) != self._width:
-            raise FileFormatError(f"spread must be above 0, and columns {self._width}; that is not so")
+        if int(self.columns_) != self._width:
+            raise FileFormatError(f"columns is {int(self.columns_)}, but width is {self._width}")

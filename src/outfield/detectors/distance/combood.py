@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, once
+from outfield.detectors.base import Batch
 from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
 from outfield.errors import TooFewSamplesError
@@ -75,7 +75,7 @@ class CombOOD(BankDetector):
         return powered(standardised, self.powers_).clamp(-FARTHEST, FARTHEST)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(normalise, batch["features"])
+        z = normalise(batch["features"])
         squares = self._neighbours.kth_distance(z, int(self.k)).double().square()
         x = self._transformed((z.double() - self.centre_) / self.scale_) - self.mean_
         mahalanobis_sq = (x @ self.whitening_.T).square().sum(1)

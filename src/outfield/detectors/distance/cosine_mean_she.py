@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector, once
+from outfield.detectors.base import Batch, Detector
 from outfield.detectors.distance.kde_nnguide_relation import directions
 from outfield.detectors.registry import register
 from outfield.features import FeatureSource, normalise
@@ -34,12 +34,12 @@ class CosineMean(Detector):
 
     def _fit(self, train: FeatureSource) -> None:
         sums = ClassSums(train.shapes["features"][1], self.device)
-        for piece in train.batches(self.rows_at_once, ("features", "labels")):
-            sums.add(directions(normalise(piece["features"].to(self.device))), piece["labels"].to(self.device))
+        for features, labels in self._read(train, "features", "labels"):
+            sums.add(directions(normalise(features)), labels)
         self.directions_ = directions(sums.means()[1])
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(directions, once(normalise, batch["features"]))
+        z = directions(normalise(batch["features"]))
         return 1 - (z @ self.directions_.T).amax(1)
 
 
@@ -69,18 +69,16 @@ class SHE(Detector):
     def _fit(self, train: FeatureSource) -> None:
         width, classes = train.shapes["features"][1], train.shapes["logits"][1]
         everything, right = ClassSums(width, self.device), ClassSums(width, self.device)
-        for piece in train.batches(self.rows_at_once, ("features", "labels", "logits")):
-            features, labels = piece["features"].to(self.device), piece["labels"].to(self.device)
-            hit = piece["logits"].to(self.device).argmax(1) == labels
+        for features, labels, logits in self._read(train, "features", "labels", "logits"):
+            hit = logits.argmax(1) == labels
             everything.add(features, labels)
             right.add(features[hit], labels[hit])
         self.patterns_ = torch.zeros(classes, width, dtype=torch.float64, device=self.device)
         for seen, means in (everything.means(), right.means()):
             self.patterns_[seen] = means
 
-    def _check_width(self, data: FeatureSource) -> None:
-        super()._check_width(data)
-        self._check_columns(data, "logits", len(self.patterns_))
+    def _widths(self) -> dict[str, int | None]:
+        return {**super()._widths(), "logits": len(self.patterns_)}
 
     def _score(self, batch: Batch) -> Tensor:
         own = self.patterns_[batch["logits"].argmax(1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, labels_of, once
+from outfield.detectors.base import Batch, labels_of
 from outfield.detectors.distance.cosine_mean_she import ClassSums
 from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.head.last_layer import lengths, within_range
@@ -43,15 +43,11 @@ class GROOD(BankDetector):
     fit_needs = ("labels", HEAD)
     learned = (*BankDetector.learned, "prototypes float64 K D", "origin float64 D")
 
-    origin_: Tensor
-    prototypes_: Tensor
-
     def _fit(self, train: FeatureSource) -> None:
         seen = labels_of(train).unique().to(self.device)
         head, sums, right = head_of(train), ClassSums(train.shapes["features"][1], self.device), []
         seconds = torch.zeros(len(seen), dtype=torch.float64, device=self.device)
-        for piece in train.batches(self.rows_at_once, ("features", "labels")):
-            features, labels = (piece[name].to(self.device) for name in ("features", "labels"))
+        for features, labels in self._read(train, "features", "labels"):
             best = head.logits(features)[:, seen].topk(min(2, len(seen)), dim=1).indices
             sums.add(within_range(features), labels)
             seconds += best[:, -1].bincount(minlength=len(seen))
@@ -59,14 +55,14 @@ class GROOD(BankDetector):
         self.prototypes_ = sums.means()[1]
         self.origin_ = (sums.sums.sum(0) + seconds @ self.prototypes_) / (2 * len(train))
         gradients, chosen = self._gathered(train, "features", self._gradients), torch.cat(right)
-        self.bank_, self._made = gradients[chosen] if bool(chosen.any()) else gradients, None
+        self._keep(gradients[chosen] if bool(chosen.any()) else gradients)
 
     def _gradients(self, features: Tensor) -> Tensor:
         """g of features (n, D), float32.
 
         ‖f − ν‖ − ‖f − μ_c‖ is taken as (‖f − ν‖² − ‖f − μ_c‖²) / (‖f − ν‖ + ‖f − μ_c‖), whose numerator does not grow with f².
         """
-        away, means = once(within_range, features) - self.origin_, self.prototypes_ - self.origin_
+        away, means = within_range(features) - self.origin_, self.prototypes_ - self.origin_
         far = lengths(away)[:, None]
         difference = 2 * away @ means.T - means.square().sum(1)
         distances = (far.square() - difference).clamp_min(0).sqrt()

@@ -10,19 +10,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, log_total, once
+from outfield.detectors.base import Batch
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
-from outfield.modes import rounded_products
 
 BANK_ROWS = 4096  # rows of a bank that are looked at together
 # numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else
 KEPT = 2**23
-TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
-SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
-NUMBERS = 2**22  # numbers of rows that are looked at closely at once
 # how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
 MOST_OFF = 2e-2
 
@@ -34,7 +30,7 @@ def directions(rows: Tensor) -> Tensor:
 
 def cosines(features: Tensor, bank: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The cosines of features (n, D) to the rows of a bank (M, D), in pieces of it: which rows, and a table (n, m), float64."""
-    z = once(directions, once(normalise, features))
+    z = directions(normalise(features))
     done = 0
     for piece in _directions_of(bank):
         there = piece.to(z.device)
@@ -52,48 +48,6 @@ def _directions_of(bank: Tensor) -> Iterable[Tensor]:
         kept = [*pieces]
         bank.outfield_directions = kept  # type: ignore[attr-defined]
     return kept
-
-
-def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) -> Tensor:
-    """The k largest w_i cos(z, b_i) of each row z of features (n, D) over a bank (M, D) → (n, k), float64, descending.
-
-    On a CPU a product in float32 finds k + 10 rows of the bank, and float64 decides between those. Rounding moves a product of
-    two rows by (D + 8) u at most, u the unit roundoff, and each of their lengths by half of that: where the last of the rows that
-    were found is not farther than twice that below the k-th, others might be as large, and all are looked at in float64.
-    """
-    count = k + SPARE
-    if bank.device.type != "cpu" or count >= len(bank) or rounded_products(bank.device):
-        return _largest_of_all(features, bank, weights, k)
-    z = once(normalise, features)
-    values, index = merged(_in_float32(z, bank, weights.float(), count), count)
-    found = _looked_at_closely(once(directions, z), bank, weights, index).topk(k, dim=1).values
-    error = 2 * (bank.shape[1] + 8) * (torch.finfo(torch.float32).eps / 2) * weights.abs().amax()
-    # Unsure also where a weight is too large for float32.
-    unsure = ~(values[:, k - 1].double() - values[:, -1].double() > 2 * error)
-    if bool(unsure.any()):
-        found[unsure] = _largest_of_all(features[unsure], bank, weights, k)
-    return found
-
-
-def _largest_of_all(features: Tensor, bank: Tensor, weights: Tensor, k: int) -> Tensor:
-    tables = (table * weights[part] for part, table in cosines(features, bank))
-    return merged((table.topk(min(k, table.shape[1]), dim=1) for table in tables), k)[0]
-
-
-def _in_float32(z: Tensor, bank: Tensor, weights: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The largest w_i z·b_i as float32 gives them, and their rows, of some rows at a time."""
-    size = max(BANK_ROWS, TABLE // len(z))
-    for start in range(0, len(bank), size):
-        table = (z @ bank[start : start + size].T).mul_(weights[start : start + size])
-        values, index = table.topk(min(count, table.shape[1]), dim=1)
-        yield values, index + start
-
-
-def _looked_at_closely(z: Tensor, bank: Tensor, weights: Tensor, index: Tensor) -> Tensor:
-    """w_i cos(z, b_i) of each direction z (n, D) and some rows of the bank, index (n, c) → (n, c), float64."""
-    at_once = max(1, NUMBERS // (index.shape[1] * z.shape[1]))
-    parts = zip(z.split(at_once), index.split(at_once), strict=True)
-    return torch.cat([(directions(bank[i]) @ some[:, :, None])[:, :, 0] * weights[i] for some, i in parts])
 
 
 @register
@@ -143,23 +97,22 @@ class NNGuide(BankDetector):
     score_needs = ("features", "logits")
     learned = (*BankDetector.learned, "energies float64 N", "classes int64 1")
 
-    classes_: Tensor
-
     def __init__(self, k: int = 10, field: str = "features") -> None:
         self.k, self.field = k, field
 
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
-        self.energies_ = self._gathered(train, "logits", log_total)
+        self.energies_ = self._gathered(train, "logits", _energy)
         self.classes_ = torch.tensor([train.shapes["logits"][1]], device=self.device)
 
-    def _check_width(self, data: FeatureSource) -> None:
-        super()._check_width(data)
-        self._check_columns(data, "logits", int(self.classes_))
+    def _widths(self) -> dict[str, int | None]:
+        return {**super()._widths(), "logits": int(self.classes_)}
 
     def _score(self, batch: Batch) -> Tensor:
-        best = largest_weighted(batch["features"], self.bank_, self.energies_, int(self.k))
-        return -once(log_total, batch["logits"]) * best.mean(1)
+        k, tables = int(self.k), cosines(batch["features"], self.bank_)
+        guided = (table * self.energies_[part] for part, table in tables)
+        best = merged((one.topk(min(k, one.shape[1]), dim=1) for one in guided), k)[0]
+        return -_energy(batch["logits"]) * best.mean(1)
 
 
 @register
@@ -192,9 +145,8 @@ class Relation(BankDetector):
         super()._fit(train)
         self.probabilities_ = self._gathered(train, "logits", lambda logits: _softmax(logits).float())
 
-    def _check_width(self, data: FeatureSource) -> None:
-        super()._check_width(data)
-        self._check_columns(data, "logits", self.probabilities_.shape[1])
+    def _widths(self) -> dict[str, int | None]:
+        return {**super()._widths(), "logits": self.probabilities_.shape[1]}
 
     def _score(self, batch: Batch) -> Tensor:
         p = _softmax(batch["logits"])
@@ -206,9 +158,12 @@ class Relation(BankDetector):
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
-        totals = self.probabilities_.sum(1)
-        if not bool((self.probabilities_ >= 0).all() & ((totals - 1).abs() < MOST_OFF).all()):
-            raise FileFormatError("probabilities must be at least 0 and sum to 1 in each row; that is not so")
+        if not bool(((self.probabilities_.sum(1) - 1).abs() < MOST_OFF).all()):
+            raise FileFormatError("probabilities must sum to 1 in each row; that is not so")
+
+
+def _energy(logits: Tensor) -> Tensor:
+    return logits.double().logsumexp(1)
 
 
 def _softmax(logits: Tensor) -> Tensor:

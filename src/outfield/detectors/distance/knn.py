@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_choice, require_number
-from outfield.detectors.base import Batch, labels_of, once
+from outfield.detectors.base import Batch, smallest_class
 from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, BankDetector, Neighbours
 from outfield.detectors.registry import register
 from outfield.errors import InputError, OutfieldWarning
@@ -65,19 +67,16 @@ class KNN(BankDetector):
 
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
-        smallest = int(labels_of(train).unique(return_counts=True)[1].min()) if "labels" in train.shapes else self.k
+        smallest = smallest_class(train)
         if self.k > smallest:
-            warnings.warn(
-                f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
-                f"lower k to at most {smallest}",
-                OutfieldWarning,
-                stacklevel=3,
-            )
+            what = f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class"
+            warnings.warn(f"{what}; lower k to at most {smallest}", OutfieldWarning, stacklevel=3)
 
     def _score(self, batch: Batch) -> Tensor:
-        return self._neighbours.kth_distance(once(normalise, batch["features"]), int(self.k))
+        return self._neighbours.kth_distance(normalise(batch["features"]), int(self.k))
 
-    def _search(self) -> Neighbours | ApproximateNeighbours:
+    @functools.cached_property
+    def _neighbours(self) -> Neighbours | ApproximateNeighbours:
         if self.index != "exact":
             return ApproximateNeighbours(self.bank_, self.index, int(self.probes))
         return Neighbours(self.bank_, faiss=self.bank_.device.type == "cpu" and _has_faiss())
@@ -104,8 +103,4 @@ class KNN(BankDetector):
 
 
 def _has_faiss() -> bool:
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("faiss") is not None

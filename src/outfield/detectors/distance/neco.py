@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, once, wide
-from outfield.detectors.head.last_layer import lengths, within_range
+from outfield.detectors.base import Batch, Detector
+from outfield.detectors.head.last_layer import lengths, total, within_range
 from outfield.detectors.registry import register
 from outfield.errors import InputError
 from outfield.features import FeatureSource
@@ -59,14 +59,9 @@ class NECO(Detector):
         count = int(self.dimension) or max(1, min(train.shapes["logits"][1], width // 2))
         if count > width:
             raise InputError(f"dimension is {count}; it must be at most {width}, the columns of the features")
-        total = torch.zeros(width, dtype=torch.float64, device=self.device)
-        products = torch.zeros(width, width, dtype=torch.float64, device=self.device)
-        for piece in train.batches(self.rows_at_once, ("features",)):
-            total += within_range(piece["features"].to(self.device)).sum(0)
-        self.mean_ = total / rows
-        for piece in train.batches(self.rows_at_once, ("features",)):
-            away = within_range(piece["features"].to(self.device)) - self.mean_
-            products += away.T @ away
+        self.mean_ = total(within_range(features).sum(0) for (features,) in self._read(train, "features")) / rows
+        away = (within_range(features) - self.mean_ for (features,) in self._read(train, "features"))
+        products = total(one.T @ one for one in away)
         spread = (products.diagonal() / rows).sqrt()
         self.scale_ = torch.where(spread > 0, spread, 1.0)
         correlations = products / self.scale_ / self.scale_[:, None]
@@ -74,6 +69,6 @@ class NECO(Detector):
         self.axes_ = vectors[:, width - count :].T.contiguous()
 
     def _score(self, batch: Batch) -> Tensor:
-        z = (once(within_range, batch["features"]) - self.mean_) / self.scale_
+        z = (within_range(batch["features"]) - self.mean_) / self.scale_
         share = lengths(z @ self.axes_.T) / lengths(z).clamp_min(TINY)
-        return -share * once(wide, batch["logits"]).amax(1)
+        return -share * batch["logits"].double().amax(1)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector
-from outfield.errors import FileFormatError, TooFewSamplesError
+from outfield.errors import TooFewSamplesError
 from outfield.extras import library
 from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
@@ -33,7 +33,7 @@ from outfield.modes import rounded_products
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
 BANK_ROWS = 2**16  # rows looked at together, at most
 BANK_NUMBERS = 2**25  # numbers of rows looked at together, at most: 256 MiB in float64
-# numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces
+# numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; it gains nothing on larger banks
 INDEX_NUMBERS = 2**28
 FAISS_POINTS = 4096  # points that faiss looks at together
 # how many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken
@@ -50,7 +50,7 @@ class Neighbours:
     """Rows (M, D), float32, kept and not copied, to which exact distances are asked; on the CPU faiss may look for them."""
 
     def __init__(self, rows: Tensor, faiss: bool = False) -> None:
-        self.rows, self.faiss = rows, faiss
+        self.rows, self.faiss = rows, faiss and rows.numel() <= INDEX_NUMBERS
         self.bank_rows = max(1, min(BANK_ROWS, BANK_NUMBERS // rows.shape[1]))
         pieces = rows.split(self.bank_rows)
         total = torch.stack([piece.sum(0, dtype=torch.float64) for piece in pieces]).sum(0)
@@ -111,10 +111,9 @@ class Neighbours:
     def _candidates(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
         centred, count = self.centred(z, dtype), min(k + SPARE, len(self.rows))
-        if self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS:
-            values, index = map(
-                torch.from_numpy, self._index.search(_with_column(centred, centred.new_ones(len(centred))), count)
-            )
+        if self._by_faiss(dtype):
+            found = self._index.search(_with_column(centred, centred.new_ones(len(centred))), count)
+            values, index = map(torch.from_numpy, found)
         else:
             values, index = merged(self._closest(centred, count), count)
         return values, index, self.error(centred, dtype)
@@ -124,14 +123,7 @@ class Neighbours:
         for start in range(0, len(self.rows), self.bank_rows):
             piece = self.centred(self.rows[start : start + self.bank_rows], z.dtype)
             offsets = -self.half_squares[start : start + self.bank_rows].to(z.dtype)
-            most = min(count, len(piece))
-            if self._by_faiss(z.dtype):
-                faiss: Any = library("faiss", extra="faiss")
-                points, rows = _with_column(z, z.new_ones(len(z))), _with_column(piece, offsets)
-                found = faiss.knn(points, rows, most, faiss.METRIC_INNER_PRODUCT)
-                values, index = map(torch.from_numpy, found)
-            else:
-                values, index = torch.addmm(offsets, z, piece.T).topk(most, dim=1)
+            values, index = torch.addmm(offsets, z, piece.T).topk(min(count, len(piece)), dim=1)
             yield values, index + start
 
     def _by_faiss(self, dtype: torch.dtype) -> bool:
@@ -214,7 +206,6 @@ class BankDetector(Detector):
     learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
 
     k: int = 1  # how many rows there must be at least; a setting of some
-    _made: Neighbours | ApproximateNeighbours | None = None
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
@@ -222,37 +213,29 @@ class BankDetector(Detector):
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
             raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
-        self.bank_, self._made = self._gathered(train, "features", normalise), None
+        self._keep(self._gathered(train, "features", normalise))
+
+    def _keep(self, bank: Tensor) -> None:
+        self.bank_ = bank
+        self._moved()
 
     def _gathered(self, train: FeatureSource, field: str, make: Callable[[Tensor], Tensor]) -> Tensor:
         """What ``make`` makes of a field of all rows (N, …), which is read piece by piece."""
         table, done = torch.empty(0), 0
-        for piece in train.batches(self.rows_at_once, (field,)):
-            rows = make(piece[field].to(self.device))
+        for rows in (make(piece) for (piece,) in self._read(train, field)):
             table = table if done else rows.new_empty(len(train), *rows.shape[1:])
             table[done : done + len(rows)] = rows
             done += len(rows)
         return table
 
-    @property
+    @functools.cached_property
     def _neighbours(self) -> Neighbours | ApproximateNeighbours:
         """The bank as distances are asked of it; made when it is first needed, on the device."""
-        found = self._made
-        if found is None:
-            found = self._made = self._search()
-        return found
-
-    def _search(self) -> Neighbours | ApproximateNeighbours:
         return Neighbours(self.bank_)
 
     def _moved(self) -> None:
         super()._moved()
-        self._made = None
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        if self.k > len(self.bank_):
-            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
+        self.__dict__.pop("_neighbours", None)
 
 
 def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
@@ -268,8 +251,7 @@ def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor,
 
 def _with_column(rows: Tensor, column: Tensor) -> np.ndarray:
     """For faiss: the inner product of (z, 1) and (b, −½ ‖b‖²) is the closeness."""
-    extended: np.ndarray = torch.cat([rows, column[:, None]], 1).numpy()
-    return extended
+    return torch.cat([rows, column[:, None]], 1).numpy()
 
 
 def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, once, wide
+from outfield.detectors.base import Batch, Detector
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
+from outfield.detectors.head.last_layer import lengths
 from outfield.detectors.registry import register
 from outfield.features import FeatureSet, FeatureSource, normalise
 from outfield.modes import on_one_core
@@ -56,9 +57,8 @@ class PCA(Detector):
         return min(int((held < float(self.share) * held[-1]).sum()) + 1, len(values) - 1)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(wide, once(normalise, batch["features"])) - self.mean_
-        left: Tensor = torch.linalg.vector_norm(z @ self.outside_.T, dim=1)
-        return left
+        z = normalise(batch["features"]).double() - self.mean_
+        return lengths(z @ self.outside_.T)
 
 
 @register
@@ -108,11 +108,9 @@ class PerClassGaussian(Detector):
             self.constants_[c] -= factor.diagonal().log().sum()
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(wide, once(normalise, batch["features"]))
-        squares = [
-            ((z - mean) @ whitening.double().T).square().sum(1)
-            for mean, whitening in zip(self.means_, self.whitening_, strict=True)
-        ]
+        z = normalise(batch["features"]).double()
+        laws = zip(self.means_, self.whitening_, strict=True)
+        squares = [((z - mean) @ whitening.double().T).square().sum(1) for mean, whitening in laws]
         return -(self.constants_ - 0.5 * torch.stack(squares, 1)).logsumexp(1)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector, accept, once, take, wide
+from outfield.detectors.base import Batch, Detector, accept, take
 from outfield.detectors.registry import register
 from outfield.energy import ClassStatistics, MixturePrior, piece_rows, workers_for
 from outfield.features import FeatureSource, normalise
@@ -45,8 +46,7 @@ class MixtureDetector(Detector):
     def partial_fit(self, batch: FeatureSource) -> Self:
         """Learn from one more batch, or file, of ID training data; for features that come by and by."""
         with self._fitting(batch, "partial_fit") as data:
-            self._check_width(batch)
-            self._check_about(batch)
+            self._check_rows(batch)
             self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor, self.ridge)
             self._learn(data)
         return self
@@ -85,6 +85,7 @@ class MixtureDetector(Detector):
         """
         self.check_settings()
         self.mixture_ = MixturePrior(self.floor, self.ridge).merge(statistics)
+        self._moved()
         self._width, self._about = statistics.means.shape[1], {}
         self._fitted, self._fingerprint = True, None
         return self
@@ -96,6 +97,7 @@ class MixtureDetector(Detector):
     def _learn(self, data: FeatureSource) -> None:
         with bar(f"fitting {type(self).__name__}", len(data), "samples") as advance:
             self.mixture_.merge(statistics_of(data, self.device, advance=advance))
+        self._moved()
 
     def _state(self) -> dict[str, Tensor]:
         return self.mixture_.state()
@@ -129,7 +131,7 @@ class SSD(MixtureDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        z = once(normalise, batch["features"])
+        z = normalise(batch["features"])
         return self.mixture_.prepared(z).mahalanobis_sq(z).amin(1)
 
 
@@ -141,7 +143,7 @@ class GaussianMixture(MixtureDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        return self.mixture_.energy(once(normalise, batch["features"]))
+        return self.mixture_.energy(normalise(batch["features"]))
 
 
 @register
@@ -159,21 +161,17 @@ class RMDS(MixtureDetector):
         field: the one that it works on: "features", or a stage of the network such as "stage2".
     """
 
-    _whole: MixturePrior | None = None  # the one Gaussian of all rows, made when it is first needed
-
-    def _learn(self, data: FeatureSource) -> None:
-        super()._learn(data)
-        self._whole = None
+    def _moved(self) -> None:
+        super()._moved()
+        self.__dict__.pop("_whole", None)
 
     def _score(self, batch: Batch) -> Tensor:
-        whole = self._whole
-        if whole is None:
-            whole = self._whole = self._one_gaussian()
-        z = once(wide, once(normalise, batch["features"]))  # two large distances may differ by little
-        near, far = self.mixture_.prepared(z), whole.prepared(z)
+        z = normalise(batch["features"]).double()  # two large distances may differ by little
+        near, far = self.mixture_.prepared(z), self._whole.prepared(z)
         return near.mahalanobis_sq(z).amin(1) - far.mahalanobis_sq(z)[:, 0]
 
-    def _one_gaussian(self) -> MixturePrior:
+    @functools.cached_property
+    def _whole(self) -> MixturePrior:
         """The Gaussian that has the mixture's mean and covariance."""
         known = self.mixture_.parameters_
         away = (known.means - known.mean) * known.log_weights.exp().sqrt()[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number, shown
-from outfield.detectors.base import LARGEST, Batch, Detector, once
+from outfield.detectors.base import LARGEST, Batch, Detector
 from outfield.errors import InputError, as_ours
 from outfield.features import HEAD, FeatureSet, FeatureSource, Wrapped, head_of
 from outfield.files import tensors_under
@@ -22,6 +23,11 @@ PREFIX = "detector."
 def within_range(values: Tensor) -> Tensor:
     """The values as float64, cut off at float32's range, so that products and squares of them stay finite."""
     return values.double().clamp(-LARGEST, LARGEST)
+
+
+def total(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of at least one tensor, part by part."""
+    return functools.reduce(torch.add, parts)
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -51,21 +57,17 @@ class HeadDetector(Detector):
         """Learn more than W and b."""
 
     def _pieces(self, train: FeatureSource) -> Iterator[Tensor]:
-        for piece in train.batches(self.rows_at_once, ("features",)):
-            yield within_range(piece["features"].to(self.device))
+        return (within_range(features) for (features,) in self._read(train, "features"))
 
     def _mean(self, train: FeatureSource) -> Tensor:
-        total = torch.zeros(self.weight_.shape[1], dtype=torch.float64, device=self.device)
-        for features in self._pieces(train):
-            total += features.sum(0)
-        return total / len(train)
+        return total(features.sum(0) for features in self._pieces(train)) / len(train)
 
     def _logits(self, features: Tensor) -> Tensor:
         """W f + b (n, K) of features (n, D)."""
         return features @ self.weight_.T + self.bias_
 
     def _score(self, batch: Batch) -> Tensor:
-        return self._score_features(once(within_range, batch["features"]))
+        return self._score_features(within_range(batch["features"]))
 
     @abstractmethod
     def _score_features(self, features: Tensor) -> Tensor:
@@ -76,7 +78,6 @@ class Shaper(HeadDetector):
     """Shapes features, applies the last layer, and gives the logits to ``detector_``, a copy fitted on such logits."""
 
     detector: Detector
-    detector_: Detector
 
     def _check_settings(self) -> None:
         right = isinstance(self.detector, Detector) and self.detector.needs_to_score == ("logits",)
@@ -118,13 +119,10 @@ class Shaper(HeadDetector):
         notes = self.detector_._notes()
         return {"detector": notes} if notes else {}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.detector_ = self.detector.fresh().to(self._device)
-        self.detector_._load_notes(notes.get("detector", {}))
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
-        self.detector_._width = len(self.weight_)
+        self.detector_ = self.detector.fresh().to(self._device)
+        self.detector_._width, self.detector_._told = len(self.weight_), self._told.get("detector", {})
         self.detector_._load_state(tensors_under(state, PREFIX))
         self.detector_._fitted = True
 

@@ -143,15 +143,11 @@ def _of_ranks(pieces: Callable[[], Iterable[Tensor]], ranks: Sequence[int]) -> l
             digit = int(torch.searchsorted(below, rest[i], right=True))
             rest[i] -= int(below[digit - 1]) if digit else 0
             known[i] = (begin << BITS) + digit + lowest
-    return [float(value) for value in _numbers(torch.tensor(known, dtype=torch.int64))]
+    keys = torch.tensor(known, dtype=torch.int64)
+    return torch.where(keys < 0, keys ^ LOW_BITS, keys).view(torch.float64).tolist()
 
 
 def _ordered(piece: Tensor) -> Tensor:
     """Integers (n,) in the order of the numbers."""
     bits = piece.reshape(-1).double().contiguous().view(torch.int64)
     return torch.where(bits < 0, bits ^ LOW_BITS, bits)
-
-
-def _numbers(keys: Tensor) -> Tensor:
-    """What :func:`_ordered` was made of."""
-    return torch.where(keys < 0, keys ^ LOW_BITS, keys).view(torch.float64)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.head.last_layer import HeadDetector, lengths
+from outfield.detectors.head.last_layer import HeadDetector, lengths, total
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
@@ -65,10 +65,8 @@ class PrincipalSpace(HeadDetector):
             raise TooFewSamplesError(f"{what}; there must be more, or lower dimension")
         # LAPACK gains little from more cores, and waits long for them on a busy machine.
         self.origin_ = -on_one_core(lambda: torch.linalg.pinv(self.weight_)) @ self.bias_
-        products = torch.zeros(width, width, dtype=torch.float64, device=self.device)
-        for features in self._pieces(train):
-            away = features - self.origin_
-            products += away.T @ away
+        away = (features - self.origin_ for features in self._pieces(train))
+        products = total(rows.T @ rows for rows in away)
         vectors = on_one_core(lambda: torch.linalg.eigh(products).eigenvectors)
         self.basis_ = vectors[:, :outside].contiguous()
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, log_total, once, wide
+from outfield.detectors.base import Batch, Detector
 from outfield.detectors.registry import register
 from outfield.features import FeatureSource
 
@@ -40,7 +40,7 @@ def log_shares(logits: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
 
 def below_top(logits: Tensor, scale: float = 1.0) -> Tensor:
     """scale · (l_c − max l) (N, K), float64: 0 at the largest logit, finite everywhere."""
-    double = once(wide, logits)
+    double = logits.double()
     below = (double - double.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
     return (below * scale).clamp_min(LOWEST)
 
@@ -54,7 +54,7 @@ class MSP(LogitDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        logits = once(wide, batch["logits"])
+        logits = batch["logits"].double()
         top, index = logits.max(dim=1, keepdim=True)
         rest = (logits - top).exp().scatter(1, index, 0.0).sum(1)
         return rest / (1 + rest)
@@ -105,10 +105,8 @@ class EnergyLogits(LogitDetector):
         require_number("temperature", self.temperature, above=0)
 
     def _score(self, batch: Batch) -> Tensor:
-        temperature, logits = float(self.temperature), batch["logits"]
-        if temperature == 1:
-            return -once(log_total, logits)
-        return -temperature * torch.logsumexp(once(wide, logits) / temperature, dim=1)
+        temperature = float(self.temperature)
+        return -temperature * torch.logsumexp(batch["logits"].double() / temperature, dim=1)
 
 
 @register
@@ -119,7 +117,7 @@ class MaxLogit(LogitDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        return -once(wide, batch["logits"]).amax(1)
+        return -batch["logits"].double().amax(1)
 
 
 @register

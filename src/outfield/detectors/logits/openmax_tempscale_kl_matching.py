@@ -77,21 +77,20 @@ class OpenMax(LogitDetector):
 
     def _right(self, train: FeatureSource) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and labels of the rows that are classified right."""
-        for piece in train.batches(self.rows_at_once, ("logits", "labels")):
-            logits, labels = piece["logits"].to(self.device).double(), piece["labels"].to(self.device)
+        for logits, labels in self._read(train, "logits", "labels"):
             right = logits.argmax(1) == labels
-            yield logits[right], labels[right]
+            yield logits[right].double(), labels[right]
 
     def _distances(self, train: FeatureSource) -> tuple[Tensor, Tensor]:
         """Of each row that is classified right, its distance to the mean of its class, and its label, (n,) both."""
-        found = [(self.means_.new_empty(0), self.classes_.new_empty(0))]
+        found = []
         for logits, labels in self._right(train):
             own = self.means_[torch.searchsorted(self.classes_, labels)]
             found.append(((logits - own).norm(dim=1), labels))
-        distances = torch.cat([one for one, _ in found])
+        distances, classes = (torch.cat(column) for column in zip(*found, strict=True))
         if not bool(torch.isfinite(distances).all()):
             raise InputError("logits are so large that their squares are not finite; OpenMax needs smaller ones")
-        return distances, torch.cat([one for _, one in found])
+        return distances, classes
 
     def _score(self, batch: Batch) -> Tensor:
         logits = batch["logits"].double()
@@ -102,7 +101,8 @@ class OpenMax(LogitDetector):
         moved = torch.zeros_like(logits)
         for rank in range(alpha):
             own = place[order[:, rank]]
-            away = weibull_cdf((logits - self.means_[own]).norm(dim=1), self.scales_[own], self.shapes_[own])
+            distances = (logits - self.means_[own]).norm(dim=1)
+            away = -torch.expm1(-((distances / self.scales_[own]) ** self.shapes_[own]))  # F_c
             share = torch.where(own >= 0, (alpha - rank) / alpha * away, 0.0)
             moved.scatter_(1, order[:, rank : rank + 1], (share * largest[:, rank])[:, None])
         unknown = moved.sum(1, keepdim=True).clamp(-MOST, MOST)
@@ -136,11 +136,6 @@ def fit_weibull(values: Tensor) -> tuple[float, float]:
     return float(largest * (shape * y).exp().mean() ** (1 / shape)), shape
 
 
-def weibull_cdf(x: Tensor, scale: Tensor, shape: Tensor) -> Tensor:
-    """F(x) of distances x, at least 0; the three are broadcast."""
-    return -torch.expm1(-((x / scale) ** shape))
-
-
 @register
 class TempScale(LogitDetector):
     """MSP at the temperature that fits the labels best (Guo et al. 2017).
@@ -158,12 +153,11 @@ class TempScale(LogitDetector):
     """
 
     fit_needs = ("labels", "logits")
-    temperature_: float
 
     def _fit(self, train: FeatureSource) -> None:
         unit = 0.0
-        for piece in train.batches(self.rows_at_once, ("logits",)):
-            below = below_top(piece["logits"].to(self.device))
+        for (logits,) in self._read(train, "logits"):
+            below = below_top(logits)
             unit -= float((below / below.shape[1] / len(train)).sum())
         if unit < SMALLEST_UNIT:
             self.temperature_ = 1.0
@@ -174,11 +168,11 @@ class TempScale(LogitDetector):
     def _slope(self, train: FeatureSource, unit: float, inverse: float) -> tuple[float, float]:
         """First and second derivative of the mean negative log-likelihood in ``inverse`` = u / T."""
         first = second = 0.0
-        for piece in train.batches(self.rows_at_once, ("logits", "labels")):
-            x = below_top(piece["logits"].to(self.device), 1 / unit)
+        for logits, labels in self._read(train, "logits", "labels"):
+            x = below_top(logits, 1 / unit)
             p = (inverse * x).softmax(1)
             mean = (p * x).sum(1, keepdim=True)
-            first += float((mean - x.gather(1, piece["labels"].to(self.device)[:, None])).sum())
+            first += float((mean - x.gather(1, labels[:, None])).sum())
             second += float((p * (x - mean).square()).sum())
         return first / len(train), second / len(train)
 
@@ -193,8 +187,6 @@ class TempScale(LogitDetector):
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         self.temperature_ = float(take(state, "temperature", (1,), torch.float64))
-        if not SMALLEST_UNIT / RANGE <= self.temperature_ <= HOTTEST:
-            raise FileFormatError(f"temperature is {self.temperature_:g}; it must be above 0")
         classes = int(take(state, "classes", (1,), torch.int64))
         if classes != self._width:
             raise FileFormatError(f"classes is {classes}, but width is {self._width}")
@@ -216,8 +208,8 @@ class KLMatching(LogitDetector):
 
     def _fit(self, train: FeatureSource) -> None:
         sums = ClassSums(train.shapes["logits"][1], self.device)
-        for piece in train.batches(self.rows_at_once, ("logits",)):
-            log_p = log_shares(piece["logits"].to(self.device))[0]
+        for (logits,) in self._read(train, "logits"):
+            log_p = log_shares(logits)[0]
             sums.add(log_p.exp(), log_p.argmax(1))
         self.log_templates_ = sums.means()[1].clamp_min(TINY).log()
 
