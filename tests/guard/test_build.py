@@ -339,46 +339,44 @@ class TestViews:
 class TestHeldOut:
     @pytest.mark.parametrize(("total", "expected"), [(177, 59), (300, 100), (900, 240), (2000, 400), (40_000, 5000)])
     def test_how_many_are_split_off(self, total, expected):
-        assert ImagePlan().held_out(None, total, 59, "images").sum() == expected
+        assert ImagePlan().held_out(None, total).sum() == expected
 
     def test_too_few_images(self):
         plan = ImagePlan()
-        assert plan.held_out(None, 118, 59, "images").sum() == 59
+        assert plan.held_out(None, 118).sum() == 59
         with pytest.raises(of.TooFewSamplesError, match=r"117 images, and 59 .* at least 118"):
-            plan.held_out(None, 117, 59, "images")
+            plan.held_out(None, 117)
         with pytest.raises(of.TooFewSamplesError):  # every class keeps its only image
-            plan.held_out(np.arange(200), 200, 59, "images")
+            plan.held_out(np.arange(200), 200)
 
     def test_no_image_is_in_two_parts(self, caplog):
         images = labelled(300, 1)
         images.images[:, 0, 0] = np.stack([np.arange(300) % 256, np.arange(300) // 256, np.zeros(300)], 1)
         with caplog.at_level(logging.INFO, "outfield"):
-            parts = ImagePlan().divide(images, None, 59)
+            parts = ImagePlan().divide(images, None)
         found = [{tuple(pixel) for pixel in part.images[:, 0, 0].tolist()} for part in parts]
         assert [len(part) for part in found] == [200, 60, 40]
         assert len(set.union(*found)) == 300
         assert "100 of 300 images are held out" in caplog.text
 
     def test_given_images_are_divided_by_what_they_are_for(self):
-        plan = ImagePlan()
-        parts = plan.divide(labelled(200, 1), labelled(159, 2), 59)
-        assert [len(part) for part in parts] == [200, 90, 69]
-        parts = plan.divide(labelled(200, 1), labelled(159, 2), 19)
-        assert parts.choose is None
-        assert len(parts.calibrate) == 159
-        fewest = plan.divide(labelled(200, 1), labelled(59, 2), 59)
-        assert (len(fewest.choose), len(fewest.calibrate)) == (40, 19)
+        train = labelled(200, 1)
+        for plan, count, expected in (
+            (ImagePlan(), 159, [200, 90, 69]),
+            (ImagePlan(), 59, [200, 40, 19]),
+            (ImagePlan(detector="SSD"), 159, [200, None, 159]),
+        ):
+            parts = plan.divide(train, labelled(count, 2))
+            assert [None if part is None else len(part) for part in parts] == expected
         with pytest.raises(of.TooFewSamplesError, match="58 held-out images; at least 59"):
-            plan.divide(labelled(200, 1), labelled(58, 2), 59)
+            ImagePlan().divide(train, labelled(58, 2))
 
     def test_a_detector_is_fitted_on_so_many_at_most(self, caplog):
         with caplog.at_level(logging.INFO, "outfield"):
-            parts = ImagePlan(max_train=100).divide(labelled(200, 1), labelled(159, 2), 59)
-        assert np.bincount(parts.train.labels).tolist() == [25, 25, 25, 25]
+            train = ImagePlan(max_train=100).to_train(labelled(200, 1))
+        assert np.bincount(train.labels).tolist() == [25, 25, 25, 25]
         assert "fitted on 100 of 200" in caplog.text
-        assert len(ImagePlan(max_train=200).divide(labelled(200, 1), labelled(159, 2), 59).train) == 200
+        assert len(ImagePlan(max_train=200).to_train(train)) == 100
 
     def test_classes_of_one_image_each(self):
-        held = of.ImageArray(labelled(80, 2).images, np.arange(80))
-        parts = ImagePlan().divide(labelled(200, 1), held, 59)
-        assert (len(parts.choose), len(parts.calibrate)) == (50, 30)
+        assert ImagePlan().to_choose(np.arange(80), 80).sum() == 50

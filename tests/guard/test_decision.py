@@ -91,14 +91,6 @@ def test_a_file_gives_equal_verdicts(guard, tmp_path):
     assert repr(again.decision.acceptance) == repr(guard.decision.acceptance)
 
 
-def test_a_rule_for_another_detector_is_refused(guard):
-    decision = guard.decision
-    with pytest.raises(of.InputError, match="not for this detector"):
-        Decision(None, of.GEN().fit(rows(100, 1)), decision.acceptance)
-    with pytest.raises(of.InputError, match="goes with the detector"):
-        Decision(None, None, decision.acceptance)
-
-
 def test_a_ranking_may_divide_by_the_p_value(guard, tmp_path):
     """Equal to score − log p of the verdicts; less known answers are accepted later."""
     ranker, new = of.SIRC().fit(rows(600, 1)), rows(500, 7)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outfield.detectors import Rows
 from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError, as_ours
-from outfield.features import FeatureSet, stratified_rows
+from outfield.features import FeatureSet
 from outfield.files import PathLike, as_path, open_to_read
 from outfield.guard.boxes import Boxes, floats
 from outfield.guard.build import TO_CHOOSE, ImagePlan
@@ -53,8 +53,9 @@ def are_annotated(path: Path) -> bool:
 def _voc(path: Path) -> Iterator[Annotated]:
     """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
     root = path if path.is_dir() else path.parent.parent.parent
-    names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
-    if not path.is_dir():
+    if path.is_dir():
+        names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
+    else:
         names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not names:
         what = f"{path} has no annotated images: Annotations/*.xml of Pascal VOC"
@@ -66,11 +67,8 @@ def _voc(path: Path) -> Iterator[Annotated]:
             with open_to_read(file) as opened:
                 objects = [*ElementTree.parse(opened).iter("object")]
             boxes = [[float(one.findtext(f"bndbox/{end}", "")) for end in ENDS] for one in objects]
-        yield (
-            images.get(name, root / "JPEGImages" / f"{name}.jpg"),
-            boxes,
-            [one.findtext("name", "") for one in objects],
-        )
+        file = images.get(name, root / "JPEGImages" / f"{name}.jpg")
+        yield file, boxes, [one.findtext("name", "") for one in objects]
 
 
 def _coco(path: Path) -> Iterator[Annotated]:
@@ -95,35 +93,32 @@ def _coco(path: Path) -> Iterator[Annotated]:
 class BoxPlan(ImagePlan):
     """Settings of a guard of boxes, see :meth:`outfield.Guard.build`; of those of images only ``on_error``."""
 
+    unit: ClassVar[str] = "box"
+    units: ClassVar[str] = "boxes"
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refuse(("threshold", "accuracy", "views", "precision", "float16"), "boxes")
+        self.refuse("threshold", "accuracy", "views", "precision", "float16")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""
-        boxes, least = backbone, self.least(self.unfitted())
-        train, image = self.rows(boxes, images)
+        train, image = self.rows(backbone, images)
         if held_out is None:
-            out = self.held_out(train.labels, len(train), least, "boxes", image)
+            out = self.held_out(train.labels, len(train), image)
             train, held, image = train[~out], train[out], image[out]
         else:
-            held, image = self.rows(boxes, held_out)
-        first = np.zeros(len(held), bool)
-        if least > self.to_decide:
-            count = TO_CHOOSE + max(0, len(held) - least) // 2
-            first = stratified_rows(len(held), count, seed=self.seed + 1, copies=image).numpy()
+            held, image = self.rows(backbone, held_out)
+        first = self.to_choose(None, len(held), image)
         if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
-            found = counted(len(held), "held-out box")
-            what = f"found {found} that match annotated ones"
-            raise TooFewSamplesError(f"{what}; at least {least} are needed, of several images")
-        taken = self.to_train(train.labels, len(train), "boxes")
+            what = f"found {counted(len(held), 'held-out box')} that match annotated ones, in too few images"
+            raise TooFewSamplesError(f"{what}; at least {self.least} are needed, of several images")
         choose: Any = held[first] if first.any() else None
-        rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
-        model, threshold, decision, notes = self.fit(rows, held[~first])
+        made: Any = Rows(self.to_train(train), choose, None)  # type: ignore[arg-type]  # no stand-ins are made of boxes
+        model, threshold, decision, notes = self.fit(made, held[~first])
         order = np.random.default_rng(self.seed).permutation(np.flatnonzero(~first))
         drawn = order[np.unique(image[order], return_index=True)[1]]
         notes |= {"split_off": held_out is None, "one_an_image": model.score(held[drawn]).double().sort()[0].tolist()}
-        reader = copy.copy(boxes)
+        reader = copy.copy(backbone)
         reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
         return Guard(reader, model, threshold, provenance=notes, decision=decision)
 
@@ -157,10 +152,9 @@ class BoxPlan(ImagePlan):
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Annotated boxes of the detector's classes, and the class of each; those of other names are left out."""
-    right = f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)"
-    with as_ours(right, InputError):
+    with as_ours(f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)", InputError):
         found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
-    given = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else [*labels]
+    given = np.asarray(labels).tolist()
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
     if not boxes.names and any(isinstance(one, str) for one in given):

@@ -9,22 +9,21 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from outfield.backbone import MOST_NAMED, Backbone, Odin, Views, accuracy, match_labels
+from outfield.backbone import Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
 from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views, labels_of
 from outfield.errors import (
     FileFormatError,
     InputError,
     OutfieldError,
-    StorageError,
     TooFewSamplesError,
     as_ours,
 )
@@ -43,7 +42,8 @@ from outfield.features import (
     stratified_rows,
 )
 from outfield.features import TABLE_ENDINGS as ENDINGS
-from outfield.files import PathLike, Record, as_path
+from outfield.files import PathLike, Record
+from outfield.guard.boxes import network_fingerprint
 from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
@@ -53,6 +53,7 @@ from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, pa
 from outfield.modes import resolve_device
 from outfield.percent import counted, percent
 from outfield.scores import Threshold, check_accuracy, check_keep, fewest, fewest_right
+from outfield.stand_in import StandIns
 
 log = logging.getLogger(__name__)
 STAND_INS = 500
@@ -86,6 +87,8 @@ class Plan:
     threshold: str = GLOBAL
     accuracy: float | None = None
     float16: bool = False
+    unit: ClassVar[str] = "row"
+    units: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
         right = isinstance(self.detector, Detector | str | None)
@@ -110,9 +113,10 @@ class Plan:
         smallest = 0 if train is None else int(labels_of(train).unique(return_counts=True)[1].min())
         return DETECTORS[self.detector].suited(smallest).to(self.device)
 
-    def least(self, model: Detector) -> int:
+    @property
+    def least(self) -> int:
         """Held-out samples that are needed: some for the threshold, more for a detector that calibrates itself."""
-        return self.to_decide + (TO_CHOOSE if model.uses_held_out else 0)
+        return self.to_decide + (TO_CHOOSE if self.unfitted().uses_held_out else 0)
 
     @property
     def to_decide(self) -> int:
@@ -124,51 +128,57 @@ class Plan:
         more = 0 if self.accuracy is None else math.ceil(3 / 2 * 3 * fewest_right(self.accuracy)) - self.to_decide
         return least + (1 if least == self.to_decide else 2) * more
 
-    def held_out(
-        self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
-    ) -> np.ndarray:
+    def held_out(self, labels: Any, total: int, copies: np.ndarray | Tensor | None = None) -> np.ndarray:
         """Which samples are held out (total,): a share of each class, of which every class keeps a sample.
 
         Samples with an equal entry in ``copies`` stay on one side, where enough are left to be held out so.
         """
+        least = self.least
         count = max(least, min(MOST, max(round(SHARE * total), min(ENOUGH, total // 3))))
         chosen = stratified_rows(total, count, seed=self.seed, labels=labels, copies=copies).numpy()
         if int(chosen.sum()) < count and copies is not None:
-            return self.held_out(labels, total, least, unit)
+            return self.held_out(labels, total)
         if 2 * count > total or int(chosen.sum()) < count:
             count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
             fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
             raise TooFewSamplesError(
-                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at "
-                f"least {2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
+                f"found {counted(total, self.unit)}, and {count:,} would have to be held out to calibrate the guard; pass at "
+                f"least {2 * count:,} {self.units}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
-    def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
+    def split(self, given: Any, labels: Any, copies: np.ndarray | Tensor) -> tuple[Any, Any]:
+        """Samples to train on, and those that are held out."""
+        out = self.held_out(labels, len(copies), copies)
+        return part(given, ~out), part(given, out)
+
+    def to_choose(self, labels: Any, total: int, copies: np.ndarray | None = None) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
+        least = self.least
         if total < least:
             left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
             if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
                 best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
                 told = (
                     f"even if the network were always right, they could promise {best:g} % right answers at most, not "
+                    f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {self.units}"
                 )
-                told += f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {unit}"
-            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; {told}")
+            raise TooFewSamplesError(f"found {counted(total, f'held-out {self.unit}')}; {told}")
         if least == self.to_decide:
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
-        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels)
-        if int(first.sum()) < TO_CHOOSE:  # classes of one sample each
+        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels, copies=copies)
+        if int(first.sum()) < TO_CHOOSE and labels is not None:  # classes of one sample each
             first = stratified_rows(total, count, seed=self.seed + 1)
         return first.numpy()
 
-    def to_train(self, labels: Any, total: int, unit: str) -> np.ndarray:
-        """Which of the samples that are not held out (total,) the detector is fitted on."""
+    def to_train(self, given: Any) -> Any:
+        """Of the samples that are not held out those that the detector is fitted on."""
+        total = len(given)
         if self.max_train is None or total <= self.max_train:
-            return np.ones(total, bool)
-        log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", unit)
-        return stratified_rows(total, self.max_train, seed=self.seed + 2, labels=labels).numpy()
+            return given
+        log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", self.units)
+        return part(given, stratified_rows(total, self.max_train, seed=self.seed + 2, labels=given.labels).numpy())
 
     def fit(self, rows: Rows, calibrate: FeatureSet) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
         """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
@@ -183,12 +193,10 @@ class Plan:
         if self.threshold == PER_CLASS:
             decision = Decision(thresholds_per_class(model, train, limits, scores, self.keep))
         if self.accuracy is not None and tests is not None:
-            first, second = (
-                (part, *decision.known(model.score(part), predicted(part), threshold)) for part in (limits, tests)
-            )
-            ranker, rule, by_p_value = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
-            decision = Decision(decision.per_class, ranker, rule, by_p_value)
-            log.info("%s", rule)
+            first, second = decision.judged(model, threshold, limits, tests)
+            found = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
+            decision = Decision(decision.per_class, *found)
+            log.info("%s", decision.acceptance)
         counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
         notes = {**counts, "seed": int(self.seed)}
         return model, threshold, None if decision == Decision() else decision, notes
@@ -202,15 +210,6 @@ class Plan:
 # Images
 
 
-class Parts(NamedTuple):
-    """The images of a guard: the detector is fitted on the first, its members are chosen on the second (None where it has none),
-    the threshold on the scores of the third, which nothing else saw."""
-
-    train: ImageSource
-    choose: ImageSource | None
-    calibrate: ImageSource
-
-
 @dataclass(frozen=True)
 class ImagePlan(Plan):
     """Settings of a guard of images."""
@@ -220,6 +219,8 @@ class ImagePlan(Plan):
     batch_size: int = 512
     workers: int | None = None
     on_error: str = "skip"
+    unit: ClassVar[str] = "image"
+    units: ClassVar[str] = "images"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,33 +229,22 @@ class ImagePlan(Plan):
 
     def named_views(self) -> Views | None:
         """The views that are averaged over; None for "auto", where stand-ins choose."""
-        if isinstance(self.views, str) and self.views == AUTO:
-            if not (model := self.unfitted()).uses_stand_ins:
-                name, known = type(model).__name__, ", ".join(CHOICES)
-                raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
-            return None
-        try:
+        if self.views != AUTO:
             return Views.of(self.views)
-        except InputError as error:
-            right = f"flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, or in Python an outfield.Views"
-            raise InputError(f"views is {self.views!r:.100}; it must be {right}") from error
+        if not (model := self.unfitted()).uses_stand_ins:
+            name, known = type(model).__name__, ", ".join(CHOICES)
+            raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
+        return None
 
     def images(self, given: ImageSource | PathLike) -> ImageSource:
         """The images of a folder or an ``.npz``; a source stays what it is."""
-        if isinstance(given, ImageSource):
-            return given
-        path = as_path(given, "images")
-        if not os.path.lexists(path):
-            raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
-        return open_images(path, on_error=self.on_error)
+        return given if isinstance(given, ImageSource) else open_images(given, on_error=self.on_error)
 
-    def refuse(self, names: Sequence[str], unit: str) -> None:
+    def refuse(self, *names: str) -> None:
         """Refuse settings that guards of such inputs cannot have."""
         for name in names:
-            if getattr(self, name) != getattr(ImagePlan, name):
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, which a guard of {unit} cannot have; leave it out"
-                )
+            if (value := getattr(self, name)) != getattr(ImagePlan, name):
+                raise InputError(f"{name} is {value!r}, which a guard of {self.units} cannot have; leave it out")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build`."""
@@ -269,11 +259,11 @@ class ImagePlan(Plan):
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
-        parts = self.divide(source, held, self.least(model))
+        train, choose, calibrate = parts = self.divide(source, held)
         odin = Odin() if "odin_logits" in model.needs_to_score else None
         views = self.named_views()
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
-        self._first_look(network, source, parts, labels, passes)
+        self._first_look(network, source, [0 if one is None else len(one) for one in parts], labels, passes)
         if alone:
             what = f"the folders are not the network's {classes:,} classes"
             log.info("%s: the detector uses its features, not its logits", what)
@@ -284,55 +274,60 @@ class ImagePlan(Plan):
                 batch_size=self.batch_size, workers=self.workers, on_error=self.on_error,
             )  # fmt: skip
 
+        def played(images: ImageSource, rows: FeatureSet, views: Views | str, most: int) -> StandIns[FeatureSet]:
+            """Rows of stand-ins made of the images that have a row: others could not be read."""
+            if images.names is not None and rows.names is not None:
+                images = part(images, np.isin(images.names, rows.names))
+            made = stand_ins(images, None, self.seed, min(most, len(images)), network.outliers)
+            return made.map(lambda one: extract(one, views))
+
         def rows(views: Views | str) -> Rows:
-            train, choose, made = _labelled(extract(parts.train, views, own), alone), None, None
-            if parts.choose is not None:
-                choose = _labelled(extract(parts.choose, views, held_own), alone)
-                if model.uses_stand_ins:
-                    good = _read(parts.choose, choose)
-                    images = stand_ins(good, None, self.seed, min(STAND_INS, len(good)), network.outliers)
-                    made = images.map(lambda one: extract(one, views))
-            return Rows(train, choose, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
+            fitted, chosen, made = _labelled(extract(train, views, own), alone), None, None
+            if choose is not None:
+                chosen = _labelled(extract(choose, views, held_own), alone)
+                made = played(choose, chosen, views, STAND_INS) if model.uses_stand_ins else None
+            return Rows(fitted, chosen, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
 
         if views is None:
             found = choose_views(rows, str(network.device))
             log.info("views %s", found)
             views = Views.of(found.views)
-        fitted, calibrate = rows(views), extract(parts.calibrate, views, held_own)
+        fitted, limits = rows(views), extract(calibrate, views, held_own)
         right = None
         if labels == held_labels == GIVEN:
-            right = _accuracy(network.name, "images", [one for one in (fitted.held_out, calibrate) if one is not None])
-        fitted_model, threshold, decision, counts = self.fit(fitted, calibrate)
-        good = _read(parts.calibrate, calibrate)
-        judging = stand_ins(good, None, self.seed, min(JUDGED, len(good)), network.outliers)
-        made = judging.map(lambda one: extract(one, views))
-        caught = made.map(lambda one: float(threshold.is_ood(fitted_model.score(one)).double().mean())).by_level()
+            right = _accuracy(network.name, self.units, [one for one in (fitted.held_out, limits) if one is not None])
+        detector, threshold, decision, notes = self.fit(fitted, limits)
+        made = played(calibrate, limits, views, JUDGED)
+        caught = made.map(lambda one: float(threshold.is_ood(detector.score(one)).double().mean())).by_level()
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
-        notes = {"images": parts.train.name, "split_off": held is None, "labels": labels, "accuracy": right}
-        notes |= {"caught": {level: sum(found.values()) / len(found) for level, found in caught.items()}}
+        notes |= {"images": train.name, "split_off": held is None, "labels": labels, "accuracy": right}
+        notes |= {"caught": {level: sum(one.values()) / len(one) for level, one in caught.items()}, "stages": stages}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        known = {**counts, **notes, "stages": stages}
-        return Guard(reader, fitted_model, threshold, provenance=known, decision=decision)
+        return Guard(reader, detector, threshold, provenance=notes, decision=decision)
 
-    def divide(self, images: ImageSource, held_out: ImageSource | None, least: int) -> Parts:
-        """Which images train, choose and calibrate."""
-        train = images
-        if held_out is None:
-            out = self.held_out(images.labels, len(images), least, "images", image_copies(images))
-            train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
-            _tell_held_out(len(held_out), len(images), "images")
-        taken = self.to_train(train.labels, len(train), "images")
-        train = train if taken.all() else part_of(train, np.flatnonzero(taken))
-        first = self.to_choose(held_out.labels, len(held_out), least, "images")
-        if not first.any():
-            return Parts(train, None, held_out)
-        return Parts(train, part_of(held_out, np.flatnonzero(first)), part_of(held_out, np.flatnonzero(~first)))
+    def divide(
+        self, images: ImageSource, held: ImageSource | None
+    ) -> tuple[ImageSource, ImageSource | None, ImageSource]:
+        """Images that the detector is fitted on, that choose its members, if it has some, and that set the threshold."""
+        if held is None:
+            images, held = self.split(images, images.labels, image_copies(images))
+            self.tell_held_out(len(held), len(images))
+        train, first = self.to_train(images), self.to_choose(held.labels, len(held))
+        return train, part(held, first) if first.any() else None, part(held, ~first)
 
-    def _first_look(self, network: Backbone, images: ImageSource, parts: Parts, labels: str, passes: int) -> None:
+    def tell_held_out(self, count: int, left: int) -> None:
+        """What is held out where nothing was given for that."""
+        log.info(
+            "%s of %s %s are held out to set the threshold; if the network was trained on them, it will refuse too many new %s: "
+            "then give %s that it has not seen, with --held-out, in Python held_out=…",
+            f"{count:,}", f"{count + left:,}", self.units, self.units, self.units,
+        )  # fmt: skip
+
+    def _first_look(self, network: Backbone, images: ImageSource, counts: list[int], labels: str, passes: int) -> None:
         """Before the long part: say what will be done and how long it takes; warn of a size that does not suit the network."""
-        chosen = np.linspace(0, len(images) - 1, min(LOOKED_AT, len(images))).astype(int)
-        some, way = part_of(images, chosen), network.preprocessing
+        some = part_of(images, np.linspace(0, len(images) - 1, min(LOOKED_AT, len(images))).astype(int))
+        way = network.preprocessing
 
         def right(size: tuple[int, int]) -> float:
             """The share of these images that the network classifies rightly, at a size; 0 where it cannot take them."""
@@ -342,22 +337,21 @@ class ImagePlan(Plan):
             with warnings.catch_warnings(), contextlib.suppress(Exception):  # of a network that is made for one size
                 warnings.simplefilter("ignore")
                 rows = tried.extract(some, labels=labels == GIVEN, workers=self.workers, on_error="skip")
-                return accuracy(rows) if rows.labels is not None else 0.0
+                return accuracy(rows)
             return 0.0
 
         began = time.monotonic()
         now = right(way.size)
         each = (time.monotonic() - began) / len(some)
-        counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
         uses = ("images fit the detector", "choose its members", "set its threshold")
         told = [f"{count:,} {use}" for count, use in zip(counts, uses, strict=True) if count]
         takes = f"at least {_duration(each * passes * (sum(counts) + made))} for the network"
         log.info("%s; %s made-up images (stand-ins) play OOD: %s", ", ".join(told), f"{made:,}", takes)
+        if labels == PREDICTED:
+            what = "the images are not in folders named after the network's classes"
+            log.info("%s: its predictions serve as labels", what)
         if labels != GIVEN or now >= GOOD:
-            if labels == PREDICTED:
-                what = "the images are not in folders named after the network's classes"
-                log.info("%s: its predictions serve as labels", what)
             return
         sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
@@ -397,7 +391,8 @@ def _check_origin(backbone: Backbone) -> None:
     why = "some of its layers have other settings"
     try:
         state = {name: value.cpu() for name, value in backbone.origin.state(backbone.network).items()}
-        same = _settings_of(backbone.origin.build(state, backbone.name)) == _settings_of(backbone.network)
+        built = backbone.origin.build(state, backbone.name)
+        same = network_fingerprint(built) == network_fingerprint(backbone.network)
     except OutfieldError as error:
         same, why = False, str(error)
     if not same:
@@ -405,15 +400,6 @@ def _check_origin(backbone: Backbone) -> None:
             f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights ({why}); "
             "build the guard in Python, of outfield.Backbone(network, preprocessing=…), and pass the network when it is loaded"
         )
-
-
-def _settings_of(network: nn.Module) -> list[tuple[str, str, dict[str, Any]]]:
-    """Every module of a network with its type and those of its attributes that are plain values."""
-    plain = bool | int | float | str
-    return [
-        (name, type(one).__qualname__, {k: v for k, v in vars(one).items() if isinstance(v, plain) and k != "training"})
-        for name, one in network.named_modules()
-    ]
 
 
 def _of_folders(
@@ -435,15 +421,11 @@ def _of_folders(
 
 def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, Tensor]:
     """Whether rows have what the network's blocks give, if the detector may use it; and logits of two images of noise."""
-    wanted, one = (*model.uses, *model.needs_to_fit, *model.needs_to_score), Views.of(None)
-    stages = any(name.startswith("stage") for name in wanted)
-    try:
-        fields = looked_into(backbone, stages, one)[1]
-    except InputError:
-        if not stages:
-            raise
-        stages, fields = False, looked_into(backbone, False, one)[1]  # whatever else is wrong with it is said there
-    return stages, fields["logits"]
+    wanted = (*model.uses, *model.needs_to_fit, *model.needs_to_score)
+    if any(name.startswith("stage") for name in wanted):
+        with contextlib.suppress(InputError):  # whatever else is wrong with it is said without stages
+            return True, looked_into(backbone, stages=True)[1]["logits"]
+    return False, looked_into(backbone, stages=False)[1]["logits"]
 
 
 def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[ImageSource, str]:
@@ -465,14 +447,6 @@ def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[Imag
     return given, GIVEN
 
 
-def _read(images: ImageSource, rows: FeatureSet) -> ImageSource:
-    """Those of the images that have a row: others could not be read."""
-    if len(rows) == len(images) or images.names is None or rows.names is None:
-        return images
-    read = set(rows.names)
-    return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
-
-
 def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
     """The same rows with predictions as their labels, where they have none; all of one class where there are no logits.
 
@@ -480,20 +454,25 @@ def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
     """
     fields = rows.tensors()
     if rows.labels is None:
-        known = rows.logits is not None
-        fields["labels"] = rows.logits.argmax(1) if known else torch.zeros(len(rows), dtype=torch.int64)  # type: ignore[union-attr]
-    elif not alone:
-        return rows
+        labels = predicted(rows)
+        fields["labels"] = torch.zeros(len(rows), dtype=torch.int64) if labels is None else labels
     kept = {name: value for name, value in fields.items() if not alone or name not in OF_LOGITS}
     return FeatureSet(**kept, about=rows.about, names=rows.names)
 
 
-def _tell_held_out(count: int, total: int, unit: str) -> None:
-    log.info(
-        "%s of %s %s are held out to set the threshold; if the network was trained on them, it will refuse too many new %s: then "
-        "give %s that it has not seen, with --held-out, in Python held_out=…",
-        f"{count:,}", f"{total:,}", unit, unit, unit,
-    )  # fmt: skip
+def part(given: Any, chosen: np.ndarray) -> Any:
+    """Those of the images, texts, rows or columns by name that are chosen (N,)."""
+    if chosen.all():
+        return given
+    if isinstance(given, ImageSource):
+        return part_of(given, np.flatnonzero(chosen))
+    return rows_of(given, chosen) if isinstance(given, dict) else given[chosen]
+
+
+def numbered(cells: Iterable[Any]) -> np.ndarray:
+    """A number for each cell or row of cells, the same for equal ones (N,)."""
+    first: dict[Any, int] = {}
+    return np.array([first.setdefault(cell, len(first)) for cell in cells])
 
 
 def _duration(seconds: float) -> str:
@@ -534,88 +513,74 @@ class RowPlan(Plan):
         right = isinstance(self.network_features, bool | None)
         require(right, "network_features", self.network_features, "True, False, or None to look at the rows")
 
-    def build(self, rows: Any, held_out: Any = None) -> Guard:
-        """See :meth:`outfield.Guard.build_rows`."""
-        features, table, least = as_features(rows), None, self.least(self.unfitted())
-        if features is None or not self._of_network(features):
-            table, train, held = self._of_table(rows, features, held_out, least)
+    def build(self, rows: Any, held_out: Any = None, reader: Reader | None = None) -> Guard:
+        """See :meth:`outfield.Guard.build_rows`; rows that a reader gave have that one."""
+        features, network = as_features(rows), self.network_features
+        if network is None and features is not None:  # they say so, or have logits or other fields of one
+            network = NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
+        own: Reader
+        if features is None or not network:
+            own, train, held = self._of_table(rows, features, held_out)
         else:
-            train, held = self._of_features(features, held_out, least)
+            own, train, held = self._of_features(features, held_out)
         if self.names and train.logits is None:
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
-        Reader(self.names).complete(train)
-        if self.accuracy is not None and (held.labels is None or held.logits is None):
-            what = "accuracy needs rows with logits and labels"
-            raise InputError(f"{what}, which are the network's answers and the right ones")
-        first = self.to_choose(None, len(held), least, "rows")
+        own.complete(train)
+        first = self.to_choose(None, len(held))
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
             log.info("there are no labels; %s", what)
-        train = _labelled(train)
-        taken = self.to_train(train.labels, len(train), "rows")
-        train = train if taken.all() else train[taken]
-        choose: Any = held[first] if first.any() else None
-        stand_ins: Any = None
-        model, threshold, decision, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
+        train, choose = self.to_train(_labelled(train)), held[first] if first.any() else None
+        made: Any = Rows(train, choose, None)  # type: ignore[arg-type]  # for no stand-ins are made of rows
+        model, threshold, decision, notes = self.fit(made, held[~first])
         needed = (*model.needs_to_score, *(() if decision is None else ("logits", *decision.needs)))
-        widths = {name: train.shapes[name][1] for name in needed}
-        reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
-        notes |= {"split_off": held_out is None, "widths": widths}
-        return Guard(reader, model, threshold, provenance=notes, decision=decision)
-
-    def _of_network(self, features: FeatureSet) -> bool:
-        """Whether rows are a network's features: as it is said, or else if they say so or have logits or other fields of one."""
-        if self.network_features is not None:
-            return self.network_features
-        return NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
+        own.widths = {name: train.shapes[name][1] for name in needed}
+        notes |= {"split_off": held_out is None, "widths": own.widths}
+        return Guard(reader or own, model, threshold, provenance=notes, decision=decision)
 
     def _of_table(
-        self, rows: Any, features: FeatureSet | None, held_out: Any, least: int
-    ) -> tuple[TablePreprocessing, FeatureSet, FeatureSet]:
+        self, rows: Any, features: FeatureSet | None, held_out: Any
+    ) -> tuple[TableReader, FeatureSet, FeatureSet]:
         """What is learned of the columns of the rows that are not held out, and both parts as features."""
         label = self.label
         if features is None:
-            train = found = read_columns(rows, dict.fromkeys(self.categories, TEXT))
-            if label is None and self.columns is None and LABEL in found:
+            train = read_columns(rows, dict.fromkeys(self.categories, TEXT))
+            if label is None and self.columns is None and LABEL in train:
                 log.warning("column %r is taken as a feature; if it holds the classes, pass --label %s", LABEL, LABEL)
         else:
-            train = found = as_columns(features)
-            label = LABEL if label is None and LABEL in found else label
+            train = as_columns(features)
+            label = LABEL if label is None and LABEL in train else label
             held_out = held_out if (own := as_features(held_out)) is None else as_columns(own)
         if held_out is None:
-            texts = {name: np.asarray(column).astype(str) for name, column in found.items()}
-            first: dict[Any, int] = {}  # a number for each row, the same for equal rows
-            whole = zip(*(own.tolist() for own in texts.values()), strict=True)
-            copies = np.array([first.setdefault(row, len(first)) for row in whole])
-            classes = None if label is None else texts.get(label)
-            labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
-            out = self.held_out(labels, len(copies), least, "rows", copies)
-            train, held_out = rows_of(found, ~out), rows_of(found, out)
+            texts = {name: np.asarray(column).astype(str) for name, column in train.items()}
+            copies = numbered(zip(*(column.tolist() for column in texts.values()), strict=True))
+            labels = np.unique(texts[label], return_inverse=True)[1] if label in texts else None
+            train, held_out = self.split(train, labels, copies)
         table = TablePreprocessing.fit(
             train, label, self.columns, missing=self.missing, categories=self.categories, ignore_extra=self.ignore_extra
         )
-        return table, table(train), table(held_out)
+        return TableReader(table, self.names), table(train), table(held_out)
 
-    def _of_features(self, features: FeatureSet, held_out: Any, least: int) -> tuple[FeatureSet, FeatureSet]:
-        given = [name for name in ("label", "columns", "categories", "ignore_extra") if getattr(self, name)]
-        if given:
+    def _of_features(self, features: FeatureSet, held_out: Any) -> tuple[Reader, FeatureSet, FeatureSet]:
+        if given := [name for name in ("label", "columns", "categories", "ignore_extra") if getattr(self, name)]:
             raise InputError(f"{' and '.join(given)} is given, but the rows are features and not a table; leave it out")
         if held_out is None:
-            out = self.held_out(features.labels, len(features), least, "rows", copies_of(features))
-            return features[~out], features[out]
-        held = as_features(held_out)
-        if held is None:
+            return Reader(self.names), *self.split(features, features.labels, copies_of(features))
+        if (held := as_features(held_out)) is None:
             raise InputError("the rows are features, so held_out must be features, too")
-        return features, held
+        return Reader(self.names), features, held
 
 
 @dataclass(frozen=True)
 class TextPlan(ImagePlan):
     """Settings of a guard of texts, see :meth:`outfield.Guard.build`; of those of images ``float16`` and ``on_error``."""
 
+    unit: ClassVar[str] = "text"
+    units: ClassVar[str] = "texts"
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refuse(("views", "precision"), "texts")
+        self.refuse("views", "precision")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard of what the classifier gives for texts, which are given as :meth:`outfield.Texts.open` takes them."""
@@ -625,21 +590,16 @@ class TextPlan(ImagePlan):
         if reader.label is not None and any(one is not None and one.labels is None for one in (train, held)):
             raise InputError(f"there is no column {reader.label!r} of classes; leave label out where texts have none")
         reader.names, reader.column = train.names or reader.names, train.column
-        total, least = len(train.cells), self.least(self.unfitted())
         if held is None:
-            first: dict[str, int] = {}
-            copies = np.array([first.setdefault(str(cell), len(first)) for cell in train.cells])
-            out = self.held_out(train.labels, total, least, "texts", copies)
-            train, held = train.part(~out), train.part(out)
-            _tell_held_out(len(held.cells), total, "texts")
-        train = train.part(self.to_train(train.labels, len(train.cells), "texts"))
-        rows, calibrate = map(reader.rows, (train, held))
-        right = None if calibrate.labels is None else _accuracy(reader.name, "texts", [calibrate])
+            train, held = self.split(train, train.labels, numbered(map(str, train.cells)))
+            self.tell_held_out(len(held), len(train))
+        rows, calibrate = map(reader.rows, (self.to_train(train), held))
+        right = None if calibrate.labels is None else _accuracy(reader.name, self.units, [calibrate])
         plan = RowPlan(**{one.name: getattr(self, one.name) for one in fields(Plan)}, names=reader.names)
-        made = plan.build(rows, calibrate)
-        labels = PREDICTED if rows.labels is None else GIVEN
-        known = {**made.provenance, "split_off": held_out is None, "labels": labels, "accuracy": right}
-        return Guard(reader, made.detector, made.threshold, provenance=known, decision=made.decision)
+        made = plan.build(rows, calibrate, reader)
+        made.provenance |= {"split_off": held_out is None, "accuracy": right}
+        made.provenance["labels"] = PREDICTED if rows.labels is None else GIVEN
+        return made
 
 
 def as_columns(features: FeatureSet) -> dict[str, Any]:

@@ -36,8 +36,6 @@ RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
 """Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
 logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down."""
 RESAMPLES = 100
-
-
 BY_P_VALUE = "by_p_value"
 SHOWN = 12
 """Pools of classes that are told."""
@@ -61,12 +59,6 @@ class Decision:
     acceptance: Acceptance | None = None
     by_p_value: bool = False
 
-    def __post_init__(self) -> None:
-        if (self.ranker is None) != (self.acceptance is None):
-            raise InputError("an acceptance goes with the detector whose scores it limits")
-        if self.acceptance is not None and self.acceptance.source != self.ranker.fingerprint():  # type: ignore[union-attr]
-            raise InputError(f"the acceptance was chosen for {self.acceptance.source}, not for this detector")
-
     @property
     def needs(self) -> tuple[str, ...]:
         """Fields of rows that it looks at."""
@@ -77,14 +69,16 @@ class Decision:
         """What verdicts have besides those of guards without a decision."""
         return (*(("group",) if self.per_class is not None else ()), *(DECIDED if self.ranker is not None else ()))
 
-    def known(self, scores: Tensor, classes: Tensor | None, threshold: Threshold) -> tuple[Tensor, Tensor]:
-        """p-values and which rows are OOD, by the class of each or by one threshold."""
+    def known(self, scores: Tensor, rows: FeatureSet, threshold: Threshold) -> tuple[Tensor, Tensor]:
+        """p-values and which rows are OOD, by the predicted class of each or by one threshold."""
         if self.per_class is None:
             return threshold.p_value(scores), threshold.is_ood(scores)
-        if classes is None:
-            raise InputError("thresholds for each class need the logits of the rows")
-        numbers = classes.numpy()
+        numbers = _classes(rows).numpy()
         return self.per_class.p_value(scores, numbers), self.per_class.is_ood(scores, numbers)
+
+    def judged(self, model: Detector, threshold: Threshold, *parts: FeatureSet) -> list[Judged]:
+        """Rows with what is known of them."""
+        return [(rows, *self.known(model.score(rows), rows, threshold)) for rows in parts]
 
     def more(
         self, rows: FeatureSet, classes: Sequence[int | None], known: tuple[Tensor, Tensor], names: Sequence[str]
@@ -93,15 +87,12 @@ class Decision:
         found: list[dict[str, Any]] = [{} for _ in classes]
         if self.per_class is not None:
             groups = {index: self.per_class.group(index or 0, names) for index in {*classes}}
-            for one, index in zip(found, classes, strict=True):
-                one["group"] = groups[index]
+            found = [{"group": groups[index]} for index in classes]
         if self.ranker is not None and self.acceptance is not None:
             p_values, is_ood = known
             scores = ranks(self.ranker, rows, p_values if self.by_p_value else None)
-            accepted, chances = self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores)
-            for one, accept, chance, ood in zip(
-                found, accepted.tolist(), chances.tolist(), is_ood.tolist(), strict=True
-            ):
+            told = (self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores), is_ood)
+            for one, accept, chance, ood in zip(found, *(column.tolist() for column in told), strict=True):
                 one |= {"accept": accept, "p_right": chance, "why_not": None if accept else UNKNOWN if ood else UNSURE}
         return found
 
@@ -112,12 +103,12 @@ class Decision:
         made = Decision()
         if (own := self.per_class) is not None:
             # How many rows come in each pool is told by those that set the limits until now, and not by these.
-            pools = own.pool_of.numpy()[_classes(limits)]
+            pools = own.pool_of[_classes(limits)]
             inner = ClassThresholds.fit(model.score(limits), pools, [len(one) for one in own.references], own.keep)
             made = Decision(ClassThresholds(own.keep, inner.pool_of[own.pool_of], inner.references))
         if self.ranker is None or self.acceptance is None or tests is None:
             return made
-        first, second = ((part, *made.known(model.score(part), predicted(part), threshold)) for part in (limits, tests))
+        first, second = made.judged(model, threshold, limits, tests)
         rule = tested(self.ranker, self.by_p_value, first, second, self.acceptance.accuracy)
         return Decision(made.per_class, self.ranker, rule, self.by_p_value)
 
@@ -161,12 +152,10 @@ def thresholds_per_class(
     model: Detector, train: FeatureSet, held_out: FeatureSet, scores: Tensor, keep: float
 ) -> ClassThresholds:
     """A threshold for each class that the network predicts; training rows say which are rare, and which of these are alike."""
-    if train.logits is None or held_out.logits is None:
-        raise InputError("threshold is 'per class', but the rows have no logits, which say the predicted class")
-    classes, total = train.logits.argmax(1), train.logits.shape[1]
-    counts = classes.bincount(minlength=total)
-    sums = torch.zeros(total, dtype=torch.float64).index_add_(0, classes, model.score(train).double().cpu())
-    return ClassThresholds.fit(scores, held_out.logits.argmax(1).numpy(), counts, keep, sums / counts.clamp_min(1))
+    classes, levels = _classes(train), model.score(train).double().cpu()
+    counts = classes.bincount(minlength=train.shapes["logits"][1])
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, classes, levels)
+    return ClassThresholds.fit(scores, _classes(held_out).numpy(), counts, keep, sums / counts.clamp_min(1))
 
 
 def acceptance_of(
@@ -247,14 +236,14 @@ def predicted(rows: FeatureSet) -> Tensor | None:
     return None if rows.logits is None else rows.logits.argmax(1)
 
 
-def _classes(rows: FeatureSet) -> np.ndarray:
+def _classes(rows: FeatureSet) -> Tensor:
     if (found := predicted(rows)) is None:
-        raise InputError("thresholds for each class need the logits of the rows")
-    return found.numpy()
+        raise InputError("thresholds for each class need the logits of the rows, which say the predicted class")
+    return found
 
 
 def _wrong(rows: FeatureSet) -> Tensor:
     """Whether the network puts each labelled row in another class."""
     if rows.logits is None or rows.labels is None:
-        raise InputError("accuracy needs rows with logits and with labels")
-    return torch.ne(rows.logits.argmax(1), rows.labels)
+        raise InputError("accuracy needs rows with logits and labels, the network's answers and the right ones")
+    return rows.logits.argmax(1) != rows.labels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfield.backbone import Preprocessing
@@ -12,14 +12,12 @@ from outfield.config import construct, from_plain
 from outfield.detectors import DETECTORS, names_of
 from outfield.errors import FileFormatError
 from outfield.features import TEXT
-from outfield.files import PathLike, find_record, kind_of, read_record
+from outfield.files import PathLike, find_record, read_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
-from outfield.guard.guard import Guard, check_version
+from outfield.guard.guard import VERSION_ENTRY, check_version, kind_of_guard
 from outfield.guard.readers import ImageReader, Reader
-from outfield.guard.texts import Texts
 from outfield.percent import counted, percent
-from outfield.scores import Threshold
 from outfield.stand_in import LEVELS
 
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
@@ -32,81 +30,65 @@ SHOWN = 12
 
 def describe_guard(path: PathLike) -> dict[str, str]:
     """What a guard's file holds, in words, by the name of each thing; no network is built."""
-    if kind_of(path) == Reader.kind:
-        return _described_rows(path)
-    if kind_of(path) in (Boxes.kind, Texts.kind):
-        return _described_without_network(path, str(kind_of(path)))
-    said, arrays = find_record(path, ImageReader.kind)
+    kind = kind_of_guard(path)
+    said, arrays = find_record(path, kind)
     if said is None:
         raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
-    check_version(path, ImageReader.kind, said)
+    check_version(path, kind, said)
+    limit, known, count = said["threshold"], said["provenance"], arrays["threshold.reference"].shape[0]
+    written = "" if kind == Reader.kind else f", version {said[VERSION_ENTRY[kind]]}, by Outfield {said['outfield']}"
     sizes = {
         part: sum(array.size for name, array in arrays.items() if name.startswith(f"{part}."))
         for part in ("network", "detector")
     }
-    rounded = ", numbers of half as many bits in the file" if said["half"] else ""
-    chosen, limit = arrays["threshold.reference"].shape[0], said["threshold"]
+    size = f", {sizes['detector']:,} bytes" if kind == ImageReader.kind else ""
+    about, unit, chosen = _about(kind, said, sizes["network"], count)
+    decided = {}
+    if "decision" in said:
+        names = (said["network"] if kind == ImageReader.kind else said)["names"]
+        decided = Decision.from_record(read_record(path, kind).part("decision"), "cpu").lines(unit, names)
+    built = {"built": _built(known, unit), **_updated(known)}
+    good = quality(known) if kind == ImageReader.kind else UNKNOWN.format(unit)
     return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
-        "network": _network(said["network"]) + (f", {sizes['network']:,} bytes" if sizes["network"] else ""),
-        "images": str(Preprocessing.of_json(said["preprocessing"])), "classes": _classes(said["network"]),
-        "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
-        "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
-        "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
-        **_decision(path, said), "built": _built(said["provenance"], "images"), **_updated(said["provenance"]),
-        **({"quality": known} if (known := quality(said["provenance"])) else {}),
+        "file": f"{path}, {os.path.getsize(path):,} bytes{written}", **about, "detector": _detector(said["detector"]) + size,
+        "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID {unit}, chosen on {chosen}",
+        **({} if kind == Reader.kind else decided), **built, **({"quality": good} if good else {}),
+        **(decided if kind == Reader.kind else {}),
     }  # fmt: skip
 
 
-def _described_rows(path: PathLike) -> dict[str, str]:
-    guard = Guard.load(path, "cpu")
-    columns = [] if guard.table is None else [f"{column.name} ({column.kind})" for column in guard.table.columns]
-    limit, known = guard.threshold, guard.provenance
-    return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes", "rows": str(guard.reader),
-        **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
-        "detector": _detector(guard.detector.record().header),
-        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
-        "built": _built(known, "rows"),
-        **_updated(known), "quality": UNKNOWN.format("rows"),
-        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
-    }  # fmt: skip
-
-
-def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
-    """A guard of boxes or of texts."""
-    record = read_record(path, kind)
-    check_version(path, kind, record.header)
-    header, known = record.header, record.header["provenance"]
-    (said, state), limit = record.part("network"), Threshold.from_record(record.part("threshold"))
-    held = f"{sum(one.nbytes for one in state.values()):,} bytes" if said["origin"] else "not in the file"
-    names = ", ".join(header["names"][:SHOWN]) + ", …" * (len(header["names"]) > SHOWN)
+def _about(kind: str, said: Mapping[str, Any], size: int, count: int) -> tuple[dict[str, str], str, str]:
+    """What a file of this kind says of its inputs, what these are, and what ``count`` of them set the threshold."""
+    if kind == Reader.kind:
+        columns = [f"{one['name']} ({one['kind']})" for one in (said["table"] or {"columns": ()})["columns"]]
+        about = {"rows": f"a table of {counted(len(columns), 'column')}" if columns else "features"}
+        return about | ({"columns": _listed(columns)} if columns else {}), "rows", f"{count:,}"
+    network = said["network"]
+    names = _listed(network.get("names", said.get("names", ())))
+    if kind == ImageReader.kind:
+        rounded = ", numbers of half as many bits in the file" if said["half"] else ""
+        return (
+            {
+                "network": _network(network) + (f", {size:,} bytes" if size else ""),
+                "images": str(Preprocessing.of_json(said["preprocessing"])),
+                "classes": f"{network['classes']}{f': {names}' if names else ', without names'}",
+                "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
+            },
+            "images",
+            f"{count:,} held-out images",
+        )
     unit, one = ("boxes", "box") if kind == Boxes.kind else ("texts", "text")
     if kind == Boxes.kind:
-        told = f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most"
+        told = f"of a confidence of {said['score']:g} and above, {said['most']:,} of an image at most"
     else:
-        told = f"column {header['column'] or TEXT!r} of a table; of each {said['limit'] or 'all'} tokens at most"
-    decided = Decision.from_record(record.part("decision"), "cpu") if "decision" in header else None
-    return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes, version {header['version']}, by Outfield {header['outfield']}",
-        "network": f"{said['name']}, {held}",
-        unit: told,
-        "classes": names or "without names",
-        "detector": _detector(header["detector"]),
-        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID {unit}, chosen on {counted(len(limit.reference), one)}",
-        **({} if decided is None else decided.lines(unit, header["names"])),
-        "built": _built(known, unit),
-        **_updated(known),
-        "quality": UNKNOWN.format(unit),
-    }
+        told = f"column {said['column'] or TEXT!r} of a table; of each {network['limit'] or 'all'} tokens at most"
+    held = f"{size:,} bytes" if network["origin"] else "not in the file"
+    about = {"network": f"{network['name']}, {held}", unit: told, "classes": names or "without names"}
+    return about, unit, counted(count, one)
 
 
-def _decision(path: PathLike, said: Mapping[str, Any]) -> dict[str, str]:
-    """What a guard of images decides beside the threshold."""
-    if "decision" not in said:
-        return {}
-    decision = Decision.from_record(read_record(path, ImageReader.kind).part("decision"), "cpu")
-    return decision.lines("images", said["network"]["names"])
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + ", …" * (len(names) > SHOWN)
 
 
 def _updated(said: Mapping[str, Any]) -> dict[str, str]:
@@ -134,12 +116,6 @@ def _network(said: Mapping[str, Any]) -> str:
     if origin is None:
         return f"{said['name']}, not in the file: {known}"
     return f"{said['name']} ({origin['settings'].get('architecture', origin['kind'])}), {known}"
-
-
-def _classes(said: Mapping[str, Any]) -> str:
-    names = said["names"]
-    listed = ", ".join(names[:SHOWN]) + ", …" * (len(names) > SHOWN)
-    return f"{said['classes']}: {listed}" if names else f"{said['classes']}, without names"
 
 
 def _detector(said: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from outfield.backbone import Backbone, Views
 from outfield.config import require_choice, require_number
 from outfield.detectors import Detector, names_of
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, OutfieldError, as_ours
 from outfield.features import FeatureSet, TablePreprocessing
 from outfield.files import PathLike, Record, kind_of, read_record, write_record
 from outfield.guard.boxes import Boxes
@@ -82,8 +81,8 @@ class Guard:
         self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
         one_an_image = self.provenance.get("one_an_image")
         self.watched = threshold if one_an_image is None else replace(threshold, reference=one_an_image)
-        self.decision = decision
-        self.reader = reader.giving((*detector.needs_to_score, *(() if decision is None else decision.needs)))
+        self.decision, self._rule = decision, decision or Decision()
+        self.reader = reader.giving((*detector.needs_to_score, *self._rule.needs))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
         self.fingerprint: str = getattr(reader, "fingerprint", None) or known
         self._explain = getattr(detector, "explain", None)  # of detectors that are sums of others
@@ -152,18 +151,15 @@ class Guard:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
             TooFewSamplesError: too few images to calibrate.
         """
-        from outfield.guard.build import ImagePlan, TextPlan  # who only checks needs no candidates to choose from
+        from outfield.guard.annotations import BoxPlan  # who only checks needs no candidates to choose from
+        from outfield.guard.build import ImagePlan, TextPlan
 
         settings: dict[str, Any] = {
             "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
             "seed": seed, "max_train": max_train, "device": device, "views": views,
             "precision": precision, "float16": float16, "batch_size": batch_size, "workers": workers, "on_error": on_error,
         }  # fmt: skip
-        if isinstance(backbone, Boxes):
-            from outfield.guard.annotations import BoxPlan
-
-            return BoxPlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
-        plan = TextPlan if isinstance(backbone, Texts) else ImagePlan
+        plan = BoxPlan if isinstance(backbone, Boxes) else TextPlan if isinstance(backbone, Texts) else ImagePlan
         return plan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
 
     @classmethod
@@ -281,6 +277,7 @@ class Guard:
             FileFormatError: an image is broken, and ``on_error`` is "fail".
             StorageError: a file cannot be read, and ``on_error`` is "fail".
         """
+        require_choice("on_error", on_error, ON_ERROR)
         single, batches = self.reader.read(x, on_error, normalised, workers)
         found = [verdict for batch in batches for verdict in self._verdicts(batch)]
         return found[0] if single else Verdicts(found, self.reader.unit)
@@ -302,6 +299,7 @@ class Guard:
         Raises:
             InputError: ``why``, and this guard looks at no table; or what cannot be used where ``on_error`` is "fail".
         """
+        require_choice("on_error", on_error, ON_ERROR)
         usual = self._usual_values() if why else None
         batches = self.reader.read_files(x, on_error, workers)
         if usual is None:
@@ -314,7 +312,7 @@ class Guard:
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
-        return (self.reader if isinstance(self.reader, Boxes) else self.image_reader).prepare(x)[0]
+        return (self.reader if isinstance(self.reader, Boxes) else self.image_reader).prepare(x)
 
     def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C).
@@ -324,8 +322,7 @@ class Guard:
         """
         found: list[Verdict] = []
         for rows in self.image_reader.read_pixels(pixels):
-            own = None if files is None else files[len(found) : len(found) + len(rows)]
-            found += self._judged(rows, [None] * len(rows) if own is None else own)
+            found += self._judged(rows, [None] * len(rows) if files is None else files[len(found) :][: len(rows)])
         return Verdicts(found)
 
     def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
@@ -350,18 +347,14 @@ class Guard:
         else:
             why = self._explain(features)
             scores, own, top = why.total, why.p_values, why.terms.argmax(1).tolist()
-        names, rule = self.names, self.decision
-        found = predicted(features)
-        classes = [None] * len(features) if found is None else found.tolist()
-        if rule is None:
-            p_values, is_ood = self.threshold.p_value(scores), scores.double() > self.threshold.value
-        else:
-            p_values, is_ood = rule.known(scores, found, self.threshold)
-        more = itertools.repeat({}) if rule is None else rule.more(features, classes, (p_values, is_ood), names)
+        names, found = self.names, predicted(features)
+        classes: list[int | None] = [None] * len(features) if found is None else found.tolist()
+        p_values, is_ood = self._rule.known(scores, features, self.threshold)
+        more = self._rule.more(features, classes, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
         columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
         verdicts = []
-        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=rule is not None):
+        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=True):
             label = names[index] if names and index is not None else None
             by, each_p = self.members[first] if ood else None, dict(zip(self.members, each, strict=True))
             verdicts.append(Verdict(file, index, label, score, p_value, ood, by, each_p, **decided))
@@ -487,19 +480,19 @@ class Guard:
             FileFormatError: it is truncated, changed, no guard, or of a later version.
             InputError: the network must be given and is not, or is another one.
         """
-        target, found = resolve_device(device), kind_of(path)
-        kind = str(found) if found in READERS else ImageReader.kind  # of any other kind this says so
+        target, kind = resolve_device(device), kind_of_guard(path)
         record = read_record(path, kind)
         check_version(path, kind, record.header)
-        reader = READERS[kind].from_record(path, record, target, network)
-        try:
+        reader, told = (
+            READERS[kind].from_record(path, record, target, network),
+            f"{path} holds a guard that this version",
+        )
+        # Detectors may be anybody's, and raise anything of a file that is wrong.
+        with as_ours(f"{told} of Outfield cannot build", FileFormatError, Exception, OutfieldError):
             detector = Detector.from_record(record.part("detector")).to(str(target))
             threshold = Threshold.from_record(record.part("threshold"))
             decided = "decision" in record.header
             decision = Decision.from_record(record.part("decision"), str(target)) if decided else None
-        except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong
-            what = "holds a guard that this version of Outfield cannot build"
-            raise FileFormatError(f"{path} {what}: {error}") from error
         return Guard(reader, detector, threshold, provenance=record.header["provenance"], decision=decision)
 
     def __repr__(self) -> str:
@@ -513,6 +506,11 @@ class Guard:
 def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:
     """The guard in a file, of images or of rows: :meth:`Guard.load`."""
     return Guard.load(path, device)
+
+
+def kind_of_guard(path: PathLike) -> str:
+    """What the file of a guard says that it is; an image guard's of anything else, whose reader refuses it."""
+    return str(found) if (found := kind_of(path)) in READERS else ImageReader.kind
 
 
 def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:

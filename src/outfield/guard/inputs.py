@@ -30,6 +30,11 @@ class Given(NamedTuple):
     files: Sequence[str | None]
     single: bool
 
+    @property
+    def one(self) -> np.ndarray:
+        """The pixels of a single image."""
+        return pixels(self.images.items[0], "the image")  # type: ignore[union-attr]  # of which images are Items
+
 
 class Items(ImageSource):
     """Images of all kinds, each decoded when it is needed: paths, bytes, PIL images, arrays, or what could not be opened."""
@@ -73,6 +78,14 @@ def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
     return Given(Items([item]), [file], True)
 
 
+def one_image(x: Any) -> np.ndarray:
+    """One of :data:`KNOWN` that is a single image, as uint8 (H, W, 3)."""
+    given = as_given(x)
+    if not given.single:
+        raise InputError("prepare takes one image; give several to the guard itself")
+    return given.one
+
+
 def gives_images(x: Any) -> bool:
     """Whether it is an iterator of images, which need not end; an open file is an image itself."""
     return isinstance(x, Iterator) and not hasattr(x, "read")
@@ -96,7 +109,7 @@ def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
 
 
 def _names_of(source: ImageSource) -> list[str | None]:
-    if source.names is None or len(source.names) != len(source):
+    if source.names is None:
         return [None] * len(source)
     folder = getattr(source, "folder", None)
     return [str(name) if folder is None else str(Path(folder) / name) for name in source.names]
@@ -163,9 +176,7 @@ def _item(x: Any) -> tuple[Any, str | None]:
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
     """What is left to read of a file that was opened, and its name."""
-    with as_ours(
-        f"cannot read from the {type(x).__name__} that was given", StorageError
-    ):  # it is closed, or is no text
+    with as_ours(f"cannot read from the {type(x).__name__} that was given", StorageError):  # closed, or no text
         content = x.read()
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
@@ -175,8 +186,6 @@ def _of_open_file(x: Any) -> tuple[bytes, str | None]:
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:
-    if x.is_nested or x.layout != torch.strided or x.is_meta or (x.is_floating_point() and x.dtype.itemsize < 2):
-        raise InputError(f"the tensor is {x.dtype}, {x.layout}, on {x.device}; images are dense: x.to_dense().float()")
     if x.dim() not in (3, 4) or 0 in x.shape or (not normalised and x.shape[-3] != 3):
         raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
     single = x.dim() == 3

@@ -8,7 +8,6 @@ selected by its score, and what people picked by people: it may train a detector
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outfield.backbone import match_labels
-from outfield.errors import InputError
-from outfield.features import TEXT, FeatureSet, copies_of, read_columns, rows_of
+from outfield.errors import InputError, as_ours
+from outfield.features import TEXT, FeatureSet, copies_of, read_columns
 from outfield.files import PathLike, as_path
-from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features
+from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features, part
 from outfield.guard.decision import GLOBAL, PER_CLASS, divided
 from outfield.guard.guard import Guard
+from outfield.guard.readers import ImageReader
 from outfield.guard.review import ReviewFolder, classes_of, time_of
 from outfield.guard.texts import LABEL, Texts
-from outfield.images import ImageFiles, ImageSource, image_copies, open_images, part_of
+from outfield.images import ImageFiles, ImageSource, image_copies, open_images
 from outfield.scores import Threshold
 
 BIASED = (
@@ -134,24 +134,21 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
     """A guard with the same settings, of other training inputs, calibrated on the sample."""
-    rule, notes, table = guard.decision, guard.provenance, guard.table
+    rule, notes, table, reader = guard.decision, guard.provenance, guard.table, guard.reader
     settings: dict[str, Any] = {
         "detector": guard.detector.fresh(), "keep": guard.threshold.keep, "accuracy": _accuracy(guard),
         "threshold": GLOBAL if rule is None or rule.per_class is None else PER_CLASS, "seed": notes.get("seed", 0),
         "max_train": max(ImagePlan.max_train or 0, notes.get("train", 0)), "device": guard.device,
     }  # fmt: skip
-    if guard.takes == "images":
-        reader = guard.image_reader
+    if isinstance(reader, ImageReader):
         settings |= {"views": reader.views, "precision": reader.precision, "float16": reader.float16}
         return ImagePlan(**settings, workers=workers).build(guard.backbone, train, sample)
     settings |= {"names": guard.names, "network_features": table is None}
     if table is not None:
-        names = {kind: [one.name for one in table.columns if kind in (one.kind, None)] for kind in (TEXT, None)}
-        settings |= {"label": table.label, "columns": names[None], "categories": names[TEXT]}
+        texts = [one.name for one in table.columns if one.kind == TEXT]
+        settings |= {"label": table.label, "columns": [one.name for one in table.columns], "categories": texts}
         settings |= {"missing": table.missing, "ignore_extra": table.others}
-    made = RowPlan(**settings).build(train, sample)
-    own = guard.reader if isinstance(guard.reader, Texts) else made.reader
-    return Guard(own, made.detector, made.threshold, provenance=made.provenance, decision=made.decision)
+    return RowPlan(**settings).build(train, sample, reader if isinstance(reader, Texts) else None)
 
 
 def _accuracy(guard: Guard) -> float | None:
@@ -183,8 +180,6 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
     if bool(images) != (guard.takes == "images"):
         raise InputError(f"{folder} holds {'images' if images else 'rows'}, but this guard looks at {guard.takes}")
     if images:
-        if linked := [name for name in images if os.path.islink(folder / name)]:
-            raise InputError(f"{folder / linked[0]} is a link, which Outfield does not put there; remove it")
         return ImageFiles(folder, images, labels, classes=None if labels is None else classes)
     rows = [one["row"] for one in items]
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
@@ -245,11 +240,7 @@ def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:
     new = numbers[_count(sample) :] >= _count(sample)
     if not new.any():
         raise InputError("all training inputs are in the sample, too; train on others")
-    if new.all():
-        return train
-    if guard.takes == "images":
-        return part_of(train, np.flatnonzero(new))
-    return train[new] if guard.table is None else rows_of(train, new)
+    return part(train, new)
 
 
 def _rows(guard: Guard, inputs: Any, workers: int | None) -> FeatureSet:
@@ -263,8 +254,7 @@ def _rows(guard: Guard, inputs: Any, workers: int | None) -> FeatureSet:
 
 
 def _time(text: str) -> datetime.datetime:
-    try:
+    what = f"until is {text!r:.60}; it must be a time such as 2026-03-01 or 2026-03-01T18:00"
+    with as_ours(what, InputError, ValueError):
         found = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(f"until is {text!r:.60}; it must be a time such as 2026-03-01 or 2026-03-01T18:00") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
