@@ -27,10 +27,9 @@ from outfield.guard.inputs import as_given
 from outfield.percent import counted
 
 log = logging.getLogger(__name__)
-Annotated = tuple[Any, Any, Any]
-"""An image, boxes (n, 4) in it, and the label or name of each."""
+Annotated = tuple[Any, Any, Any]  # an image, boxes (n, 4) in it, and the label or name of each
+# Overlap (intersection over union) with an annotated box of its class from which on a box counts as found
 MATCHED = 0.5
-"""Overlap (intersection over union) with an annotated box of its class from which on a box counts as found."""
 ENDS = ("xmin", "ymin", "xmax", "ymax")
 
 

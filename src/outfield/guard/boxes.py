@@ -28,8 +28,7 @@ from outfield.percent import counted
 
 Detect = Callable[[list[Tensor]], Sequence[Mapping[str, Any]]]
 GIVEN = ("boxes", "labels", "scores", "features")
-MORE = ("logits", *spaces()[1:])
-"""What an object detector gives for an image, and what of it may be there besides."""
+MORE = ("logits", *spaces()[1:])  # what an object detector gives for an image, and what of it may be there besides
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 PLAIN = (bool, int, float, str, tuple, list)
 

@@ -56,23 +56,20 @@ from outfield.scores import Threshold, check_accuracy, check_keep, fewest, fewes
 from outfield.stand_in import StandIns
 
 log = logging.getLogger(__name__)
-STAND_INS = 500
-"""Images of each kind of stand-in, at most."""
+STAND_INS = 500  # images of each kind of stand-in, at most
+# A fifth of the samples is held out; up to a third where that is fewer than 240; no more than 5,000, or than are needed
 SHARE, ENOUGH, MOST = 0.2, 240, 5000
-"""A fifth of the samples is held out; up to a third where that is fewer than 240; no more than 5,000, or than are needed."""
+# Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold
 TO_CHOOSE = 2 * LEAST
-"""Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold."""
-SHOWN = 8
-"""Names of classes in a message."""
+SHOWN = 8  # names of classes in a message
+# Images of each kind of stand-in, at most, that tell how good the guard is; made of images that only set the threshold
 JUDGED = 100
-"""Images of each kind of stand-in, at most, that tell how good the guard is; made of images that only set the threshold."""
+# Before the long part, so many images tell how long it takes. If fewer of them are classified rightly than is good, other sizes
+# are tried, and one that is so much better is told.
 LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
-"""Before the long part, so many images tell how long it takes. If fewer of them are classified rightly than is good, other sizes
-are tried, and one that is so much better is told."""
+# Labels of images: classes of the network, other classes of the folders, or predictions of the network
 GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
-"""Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
-OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
-"""Fields that follow from a network's classes."""
+OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)  # fields that follow from a network's classes
 
 
 @dataclass(frozen=True)

@@ -26,21 +26,18 @@ if TYPE_CHECKING:
     from outfield.guard.guard import Guard
 
 log = logging.getLogger(__name__)
-GLOBAL, PER_CLASS = "global", "per class"
-"""What a threshold may be."""
+GLOBAL, PER_CLASS = "global", "per class"  # what a threshold may be
+# Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
+# logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down.
 RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("MSP", {}, False), ("MaxLogit", {}, False), ("GEN", {}, False),
     ("SIRC", {"second": "norm1"}, False), ("SIRC", {"second": "residual"}, False), ("RMDS", {}, False),
     ("SIRC", {"second": "norm1"}, True), ("SIRC", {"second": "residual"}, True),
 )  # fmt: skip
-"""Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
-logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down."""
 RESAMPLES = 100
 BY_P_VALUE = "by_p_value"
-SHOWN = 12
-"""Pools of classes that are told."""
-Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]
-"""Rows, their p-values, and which are OOD."""
+SHOWN = 12  # pools of classes that are told
+Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]  # rows, their p-values, and which are OOD
 
 
 @dataclass(frozen=True)

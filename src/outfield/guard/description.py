@@ -20,12 +20,11 @@ from outfield.guard.readers import ImageReader, Reader
 from outfield.percent import counted, percent
 from outfield.stand_in import LEVELS
 
+# What a guard is called that catches at least such shares of near and far stand-ins
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
-"""What a guard is called that catches at least such shares of near and far stand-ins."""
+# The quality of guards for which no stand-ins are made
 UNKNOWN = "not estimated for {}; outfield guard evaluate measures it on other ones"
-"""The quality of guards for which no stand-ins are made."""
-SHOWN = 12
-"""Names of classes or columns that are listed."""
+SHOWN = 12  # names of classes or columns that are listed
 
 
 def describe_guard(path: PathLike) -> dict[str, str]:

@@ -16,14 +16,10 @@ from outfield.guard.verdict import Verdict, Verdicts
 from outfield.percent import counted
 from outfield.scores import Threshold
 
-MOST_TOGETHER = 3
-"""Columns that are put to what is usual together, at most."""
-ENTRIES = 2**22
-"""Numbers of changed rows that are scored at once, about: 16 MB."""
-Value = float | bool | str | None
-"""Of a cell; None where it is missing."""
-SHOWN = 3
-"""Columns that are named in a text."""
+MOST_TOGETHER = 3  # columns that are put to what is usual together, at most
+ENTRIES = 2**22  # numbers of changed rows that are scored at once, about: 16 MB
+Value = float | bool | str | None  # of a cell; None where it is missing
+SHOWN = 3  # columns that are named in a text
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,13 @@ if TYPE_CHECKING:
     from outfield.guard.explanation import RowWhy, UsualValues
 
 GUARD_ENDINGS = (".guard", ".safetensors")
+# Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``.
 VERSION, PLAIN = 2, 1
-"""Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``."""
+# By the kind of their files
 READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader, Boxes, Texts)}
-"""By the kind of their files."""
+# Under which the header of each kind of file says its version
 VERSION_ENTRY = {kind: "guard" if kind == ImageReader.kind else "version" for kind in READERS}
-"""Under which the header of each kind of file says its version."""
-RENAMED = {"most": "max_train", "half": "float16"}
-"""Settings of version 0.1 by what they are called now."""
+RENAMED = {"most": "max_train", "half": "float16"}  # settings of version 0.1 by what they are called now
 
 
 class Guard:

@@ -19,8 +19,7 @@ KNOWN = (
     "a path, bytes of an encoded image, a file opened with 'rb', a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of "
     "uint8, a torch tensor (3, H, W) or (N, 3, H, W), a list or an iterator of these, an outfield.ImageSource or a DataLoader"
 )
-ARRAY = "the array"
-"""What images of an array are called in errors."""
+ARRAY = "the array"  # what images of an array are called in errors
 
 
 class Given(NamedTuple):

@@ -27,10 +27,9 @@ from outfield.guard.verdict import Verdict
 from outfield.images import as_png
 from outfield.percent import counted
 
-ROWS = 512
-"""Images that the network is given at once, at most."""
+ROWS = 512  # images that the network is given at once, at most
+# Images of noise that show where to look into a network: their maps are unlike each other, as those of a black image are not
 PROBES = 2
-"""Images of noise that show where to look into a network: their maps are unlike each other, as those of a black image are not."""
 
 
 class Batch(NamedTuple):

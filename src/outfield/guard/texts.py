@@ -45,13 +45,10 @@ from outfield.percent import counted
 from outfield.progress import bar
 
 log = logging.getLogger(__name__)
-LABEL = "label"
-"""Column of the classes of texts, and of features as their CSV files call it."""
-PIECE, AT_ONCE = 512, 32
-"""Texts that are tokenized together, and that go through the network together, at most."""
+LABEL = "label"  # column of the classes of texts, and of features as their CSV files call it
+PIECE, AT_ONCE = 512, 32  # texts that are tokenized together, and that go through the network together, at most
 PROBE = "a"
-SHOWN = 8
-"""Names of classes or columns in a message."""
+SHOWN = 8  # names of classes or columns in a message
 
 
 @dataclass(frozen=True)
