@@ -342,6 +342,6 @@ class TestTorchvision:
         found = real[3](real[2][0]).boxes[0]
         part = [(real[2][0], [[found.left, found.top, found.right, found.bottom]], [found.class_name])]
         write_voc(folder / "part", part)
-        matched = len(BoxPlan().rows(real[1], folder / "part")[0])
+        matched = len(BoxPlan().rows(real[1], folder / "part"))
         told = outfield(*evaluate, "part", cwd=folder, code=0).stdout.splitlines()[2].split()
         assert 0 < int(told[1]) == matched < int(whole[2].split()[1])

@@ -379,4 +379,5 @@ class TestHeldOut:
         assert len(ImagePlan(max_train=200).to_train(train)) == 100
 
     def test_classes_of_one_image_each(self):
-        assert ImagePlan().to_choose(np.arange(80), 80).sum() == 50
+        choose, calibrate = ImagePlan().to_choose(labelled(80, 2), np.arange(80))
+        assert (len(choose), len(calibrate)) == (50, 30)

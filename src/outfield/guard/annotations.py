@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.detectors import Rows
 from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError, as_ours
 from outfield.features import FeatureSet
 from outfield.files import PathLike, as_path, open_to_read
 from outfield.guard.boxes import Boxes, floats
-from outfield.guard.build import TO_CHOOSE, ImagePlan
+from outfield.guard.build import ImagePlan
 from outfield.guard.guard import Guard
 from outfield.guard.inputs import as_given
 from outfield.percent import counted
@@ -101,30 +100,23 @@ class BoxPlan(ImagePlan):
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""
-        train, image = self.rows(backbone, images)
+        train, reader = self.rows(backbone, images), copy.copy(backbone)
         if held_out is None:
-            out = self.held_out(train.labels, len(train), image)
-            train, held, image = train[~out], train[out], image[out]
+            train, held = self.split(train, train.labels, np.array(train.names))
         else:
-            held, image = self.rows(backbone, held_out)
-        first = self.to_choose(None, len(held), image)
-        if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
-            what = f"found {counted(len(held), 'held-out box')} that match annotated ones, in too few images"
-            raise TooFewSamplesError(f"{what}; at least {self.least} are needed, of several images")
-        choose: Any = held[first] if first.any() else None
-        made: Any = Rows(self.to_train(train), choose, None)  # type: ignore[arg-type]  # no stand-ins are made of boxes
-        model, threshold, decision, notes = self.fit(made, held[~first])
-        order = np.random.default_rng(self.seed).permutation(np.flatnonzero(~first))
-        drawn = order[np.unique(image[order], return_index=True)[1]]
-        notes |= {"split_off": held_out is None, "one_an_image": model.score(held[drawn]).double().sort()[0].tolist()}
-        reader = copy.copy(backbone)
-        reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
-        return Guard(reader, model, threshold, provenance=notes, decision=decision)
+            held = self.rows(backbone, held_out)
+        choose, calibrate = self.to_choose(held, copies=np.array(held.names))
+        made = self.fit(reader, self.to_train(train), choose, calibrate)
+        order = np.random.default_rng(self.seed).permutation(len(calibrate))
+        drawn = order[np.unique(np.array(calibrate.names, int)[order], return_index=True)[1]]
+        scores = made.detector.score(calibrate[drawn]).double()
+        made.provenance |= {"split_off": held_out is None, "one_an_image": scores.sort()[0].tolist()}
+        return made
 
-    def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
-        """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""
+    def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> FeatureSet:
+        """The rows of the boxes that match annotated ones of their class, each with the number of its image as its name."""
         parts: list[FeatureSet] = []
-        numbers: list[int] = []
+        names: list[str] = []
         total = wanted = 0
         for number, (image, corners, labels) in enumerate(annotated_images(images)):
             try:
@@ -139,14 +131,15 @@ class BoxPlan(ImagePlan):
             total, wanted = total + len(right), wanted + len(classes)
             if found.rows is not None and right.any():
                 parts.append(found.rows[right])
-                numbers += [number] * len(parts[-1])
+                names += [str(number)] * len(parts[-1])
         if not parts:
             raise TooFewSamplesError(
                 f"none of the {counted(total, 'box')} found matches an annotated one ({wanted:,} are annotated with its classes, "
                 f"{', '.join(boxes.names) or 'which have no names'}); are names in the order of its labels?"
             )
-        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
-        return FeatureSet.join(parts), np.array(numbers)
+        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(names):,}", len(parts))
+        joined = FeatureSet.join(parts)
+        return FeatureSet(**joined.tensors(), about=joined.about, names=names)
 
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:

@@ -149,9 +149,10 @@ class Plan:
         out = self.held_out(labels, len(copies), copies)
         return part(given, ~out), part(given, out)
 
-    def to_choose(self, labels: Any, total: int, copies: np.ndarray | None = None) -> np.ndarray:
-        """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
-        least = self.least
+    def to_choose(self, held: Any, labels: Any = None, copies: np.ndarray | None = None) -> tuple[Any, Any]:
+        """Held-out samples that choose and calibrate the members of a sum, or None, and those that choose the threshold."""
+        least, total = self.least, len(held)
+        found = f"found {counted(total, f'held-out {self.unit}')}"
         if total < least:
             left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
             if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
@@ -160,14 +161,16 @@ class Plan:
                     f"even if the network were always right, they could promise {best:g} % right answers at most, not "
                     f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {self.units}"
                 )
-            raise TooFewSamplesError(f"found {counted(total, f'held-out {self.unit}')}; {told}")
+            raise TooFewSamplesError(f"{found}; {told}")
         if least == self.to_decide:
-            return np.zeros(total, bool)
+            return None, held
         count = TO_CHOOSE + (total - least) // 2
-        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels, copies=copies)
-        if int(first.sum()) < TO_CHOOSE and labels is not None:  # classes of one sample each
-            first = stratified_rows(total, count, seed=self.seed + 1)
-        return first.numpy()
+        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels, copies=copies).numpy()
+        if first.sum() < TO_CHOOSE and labels is not None:  # classes of one sample each
+            first = stratified_rows(total, count, seed=self.seed + 1).numpy()
+        if first.sum() < TO_CHOOSE or (~first).sum() < self.to_decide:
+            raise TooFewSamplesError(f"{found} in too few images; at least {least:,} are needed, of several images")
+        return part(held, first), part(held, ~first)
 
     def to_train(self, given: Any) -> Any:
         """Of the samples that are not held out those that the detector is fitted on."""
@@ -177,26 +180,30 @@ class Plan:
         log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", self.units)
         return part(given, stratified_rows(total, self.max_train, seed=self.seed + 2, labels=given.labels).numpy())
 
-    def fit(self, rows: Rows, calibrate: FeatureSet) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
-        """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
-        model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
-        if rows.stand_ins is not None:
+    def fit(
+        self, reader: Reader, train: FeatureSource, choose: Any, calibrate: FeatureSet, stand_ins: Any = None
+    ) -> Guard:
+        """The guard of a detector that is fitted on rows, with a threshold and decision on rows that it has not seen."""
+        model = self.unfitted(train).fit(train, held_out=choose, stand_ins=stand_ins)
+        if stand_ins is not None:
             log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model)
         limits, tests = divided(calibrate, self.keep, self.accuracy, self.seed + 3)
         scores = model.score(limits)
         threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
-        decision, train = Decision(), rows.train.in_memory()
+        decision, rows = Decision(), train.in_memory()
         if self.threshold == PER_CLASS:
-            decision = Decision(thresholds_per_class(model, train, limits, scores, self.keep))
+            decision = Decision(thresholds_per_class(model, rows, limits, scores, self.keep))
         if self.accuracy is not None and tests is not None:
             first, second = decision.judged(model, threshold, limits, tests)
-            found = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
+            found = acceptance_of(rows, first, second, self.accuracy, self._kept, self.device)
             decision = Decision(decision.per_class, *found)
             log.info("%s", decision.acceptance)
-        counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
-        notes = {**counts, "seed": int(self.seed)}
-        return model, threshold, None if decision == Decision() else decision, notes
+        decided = None if decision == Decision() else decision
+        needed = (*model.needs_to_score, *(() if decided is None else ("logits", *decided.needs)))
+        reader.widths = {name: train.shapes[name][1] for name in needed}
+        notes = {"train": len(train), "choose": len(choose or ()), "calibrate": len(limits), "seed": int(self.seed)}
+        return Guard(reader, model, threshold, provenance=notes, decision=decided)
 
     def _kept(self, model: Detector) -> Detector:
         """The detector as the file will have it."""
@@ -293,15 +300,16 @@ class ImagePlan(Plan):
         right = None
         if labels == held_labels == GIVEN:
             right = _accuracy(network.name, self.units, [one for one in (fitted.held_out, limits) if one is not None])
-        detector, threshold, decision, notes = self.fit(fitted, limits)
-        made = played(calibrate, limits, views, JUDGED)
-        caught = made.map(lambda one: float(threshold.is_ood(detector.score(one)).double().mean())).by_level()
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
-        notes |= {"images": train.name, "split_off": held is None, "labels": labels, "accuracy": right}
-        notes |= {"caught": {level: sum(one.values()) / len(one) for level, one in caught.items()}, "stages": stages}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        return Guard(reader, detector, threshold, provenance=notes, decision=decision)
+        guard = self.fit(reader, fitted.train, fitted.held_out, limits, fitted.stand_ins)
+        made = played(calibrate, limits, views, JUDGED).map(guard.detector.score)
+        caught = made.map(lambda scores: float(guard.threshold.is_ood(scores).double().mean())).by_level()
+        guard.provenance |= {"images": train.name, "split_off": held is None, "labels": labels, "accuracy": right}
+        guard.provenance["caught"] = {level: sum(one.values()) / len(one) for level, one in caught.items()}
+        guard.provenance["stages"] = stages
+        return guard
 
     def divide(
         self, images: ImageSource, held: ImageSource | None
@@ -310,8 +318,7 @@ class ImagePlan(Plan):
         if held is None:
             images, held = self.split(images, images.labels, image_copies(images))
             self.tell_held_out(len(held), len(images))
-        train, first = self.to_train(images), self.to_choose(held.labels, len(held))
-        return train, part(held, first) if first.any() else None, part(held, ~first)
+        return self.to_train(images), *self.to_choose(held, held.labels)
 
     def tell_held_out(self, count: int, left: int) -> None:
         """What is held out where nothing was given for that."""
@@ -515,29 +522,23 @@ class RowPlan(Plan):
         features, network = as_features(rows), self.network_features
         if network is None and features is not None:  # they say so, or have logits or other fields of one
             network = NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
-        own: Reader
         if features is None or not network:
             own, train, held = self._of_table(rows, features, held_out)
         else:
             own, train, held = self._of_features(features, held_out)
         if self.names and train.logits is None:
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
+        own = reader or own
         own.complete(train)
-        first = self.to_choose(None, len(held))
+        choose, calibrate = self.to_choose(held)
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
             log.info("there are no labels; %s", what)
-        train, choose = self.to_train(_labelled(train)), held[first] if first.any() else None
-        made: Any = Rows(train, choose, None)  # type: ignore[arg-type]  # for no stand-ins are made of rows
-        model, threshold, decision, notes = self.fit(made, held[~first])
-        needed = (*model.needs_to_score, *(() if decision is None else ("logits", *decision.needs)))
-        own.widths = {name: train.shapes[name][1] for name in needed}
-        notes |= {"split_off": held_out is None, "widths": own.widths}
-        return Guard(reader or own, model, threshold, provenance=notes, decision=decision)
+        made = self.fit(own, self.to_train(_labelled(train)), choose, calibrate)
+        made.provenance |= {"split_off": held_out is None, "widths": own.widths}
+        return made
 
-    def _of_table(
-        self, rows: Any, features: FeatureSet | None, held_out: Any
-    ) -> tuple[TableReader, FeatureSet, FeatureSet]:
+    def _of_table(self, rows: Any, features: FeatureSet | None, held_out: Any) -> tuple[Reader, FeatureSet, FeatureSet]:
         """What is learned of the columns of the rows that are not held out, and both parts as features."""
         label = self.label
         if features is None:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,6 @@ class Guard:
         members: Names of the detector's members; its own name where it has none.
         widths: What :meth:`judge` needs of each input, and how many numbers that are.
         fingerprint: Of the network, or, where there is none, of the detector.
-        watched: What a :class:`outfield.Drift` is made of: the threshold; of boxes with the scores of one box an image.
 
     Raises:
         InputError: the threshold was chosen for another detector, or the detector cannot score what the network gives.
@@ -78,8 +78,6 @@ class Guard:
         if threshold.source not in (None, known):
             raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {known}")
         self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
-        one_an_image = self.provenance.get("one_an_image")
-        self.watched = threshold if one_an_image is None else replace(threshold, reference=one_an_image)
         self.decision, self._rule = decision, decision or Decision()
         self.reader = reader.giving((*detector.needs_to_score, *self._rule.needs))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
@@ -229,6 +227,12 @@ class Guard:
             "network_features": network_features, "names": names,
         }  # fmt: skip
         return RowPlan(**{**settings, **_new_names(old)}).build(rows, held_out)
+
+    @cached_property
+    def watched(self) -> Threshold:
+        """What a :class:`outfield.Drift` is made of: the threshold; of boxes with the scores of one box an image."""
+        one_an_image = self.provenance.get("one_an_image")
+        return self.threshold if one_an_image is None else replace(self.threshold, reference=one_an_image)
 
     @property
     def image_reader(self) -> ImageReader:
