@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from outfield.extras import library
 from outfield.features import NETWORK, FeatureSet, network_text, spaces
 from outfield.files import PathLike, Record, fingerprint, read_tensors
 from outfield.guard.inputs import Given, one_image
-from outfield.guard.readers import Batch, PixelReader, check_network
+from outfield.guard.readers import Batch, Judge, PixelReader, check_network
 from outfield.guard.verdict import BOX, BoxVerdict, ImageVerdict, Verdict
 from outfield.modes import building
 from outfield.percent import counted
@@ -67,8 +67,7 @@ class Boxes(PixelReader):
     [[1.0, 1.0, 5.0, 5.0]]
     """
 
-    scored: ClassVar[str] = "boxes"
-    kind: ClassVar[str] = "guard of boxes"
+    scored, kind = "boxes", "guard of boxes"
 
     def __init__(
         self,
@@ -142,13 +141,11 @@ class Boxes(PixelReader):
 
     # A guard's reader
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if normalised or isinstance(x, DataLoader):
             what = "a guard of boxes looks at images of any size, which its network resizes"
             raise InputError(f"{what}; pass them as they are")
-        return super().read(x, on_error)
+        return super().read(x, on_error, normalised, workers)
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (3, H, W)."""
@@ -165,22 +162,17 @@ class Boxes(PixelReader):
             else:
                 yield Batch(found.rows, [name], found=found)
 
-    def verdicts(
-        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
-    ) -> list[Verdict]:
+    def verdicts(self, batch: Batch, judged: Judge) -> list[Verdict]:
         [name], found = batch.names, batch.found
         if batch.errors:
             return [ImageVerdict.failed(name, batch.errors[0])]
         rows = [] if found.rows is None else judged(found.rows, [name] * len(found.rows))
         where = torch.cat([found.boxes, found.confidences[:, None]], 1).tolist()
-        boxes = tuple(
-            BoxVerdict(
-                **{**vars(row), "class_index": index, "class_name": self.names[index] if self.names else None},
-                **dict(zip(BOX, corners, strict=True)),
-            )
-            for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True)
-        )
-        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=boxes)]
+        names, boxes = self.names or dict.fromkeys(found.classes.tolist()), []
+        for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True):
+            own = {**vars(row), "class_index": index, "class_name": names[index]}
+            boxes.append(BoxVerdict(**own, **dict(zip(BOX, corners, strict=True))))
+        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=tuple(boxes))]
 
     def example(self, count: int) -> Iterator[FeatureSet]:
         self.find(torch.zeros(3, 64, 64))
@@ -193,15 +185,12 @@ class Boxes(PixelReader):
         return Record.of(settings, network=Record(said, state))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Boxes:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Boxes:
         said, state = record.part("network")
         if network is None and said["origin"] is None:
-            raise InputError(
-                f"{path} is the guard of an object detector that was given in Python, {said['name']}, and does not hold it; pass "
-                "it: Guard.load(path, network=…). A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
-            )
+            what = f"{path} is the guard of an object detector that was given in Python, {said['name']}, and does not hold it"
+            named = "A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
+            raise InputError(f"{what}; pass it: Guard.load(path, network=…). {named}")
         found = _built(said["origin"], state, str(path)).to(device) if network is None else network
         made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
         check_network(path, made.fingerprint, said["fingerprint"], network)

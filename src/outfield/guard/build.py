@@ -138,10 +138,9 @@ class Plan:
         if 2 * count > total or int(chosen.sum()) < count:
             count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
             fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
-            raise TooFewSamplesError(
-                f"found {counted(total, self.unit)}, and {count:,} would have to be held out to calibrate the guard; pass at "
-                f"least {2 * count:,} {self.units}, or held-out ones (--held-out, in Python held_out=…){fewer}"
-            )
+            what = f"found {counted(total, self.unit)}, and {count:,} would have to be held out to calibrate the guard"
+            more = f"pass at least {2 * count:,} {self.units}, or held-out ones (--held-out, in Python held_out=…)"
+            raise TooFewSamplesError(f"{what}; {more}{fewer}")
         return chosen
 
     def split(self, given: Any, labels: Any, copies: np.ndarray | Tensor) -> tuple[Any, Any]:
@@ -156,11 +155,9 @@ class Plan:
         if total < least:
             left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
             if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
-                best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
-                told = (
-                    f"even if the network were always right, they could promise {best:g} % right answers at most, not "
-                    f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {self.units}"
-                )
+                most, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
+                best = f"even if the network were always right, they could promise {most:g} % right answers at most"
+                told = f"{best}, not {100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {self.units}"
             raise TooFewSamplesError(f"{found}; {told}")
         if least == self.to_decide:
             return None, held
@@ -196,7 +193,7 @@ class Plan:
             decision = Decision(thresholds_per_class(model, rows, limits, scores, self.keep))
         if self.accuracy is not None and tests is not None:
             first, second = decision.judged(model, threshold, limits, tests)
-            found = acceptance_of(rows, first, second, self.accuracy, self._kept, self.device)
+            found = acceptance_of(lambda one: self._kept(one.to(self.device).fit(rows)), first, second, self.accuracy)
             decision = Decision(decision.per_class, *found)
             log.info("%s", decision.acceptance)
         decided = None if decision == Decision() else decision
@@ -299,7 +296,7 @@ class ImagePlan(Plan):
         fitted, limits = rows(views), extract(calibrate, views, held_own)
         right = None
         if labels == held_labels == GIVEN:
-            right = _accuracy(network.name, self.units, [one for one in (fitted.held_out, limits) if one is not None])
+            right = _accuracy(network.name, self.units, [one.in_memory() for one in (fitted.held_out, limits) if one])
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
@@ -373,10 +370,9 @@ class ImagePlan(Plan):
             raise InputError(f"backbone is a {found}; wrap a network, outfield.Backbone(network, size=…), or name one")
         network = Backbone.open(backbone, self.device) if isinstance(backbone, str) else copy.copy(backbone)
         if network.projects:
-            raise InputError(
-                f"{network.name} was trained without labels: it gives no logits, so that a guard could not name the class of an "
-                "image; extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
-            )
+            what = f"{network.name} was trained without labels: it gives no logits, so that a guard could not name the class"
+            how = "extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
+            raise InputError(f"{what} of an image; {how}")
         _check_origin(network)
         if self.float16:
             network.network = copy.deepcopy(network.network)
@@ -400,10 +396,11 @@ def _check_origin(backbone: Backbone) -> None:
     except OutfieldError as error:
         same, why = False, str(error)
     if not same:
-        raise InputError(
-            f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights ({why}); "
-            "build the guard in Python, of outfield.Backbone(network, preprocessing=…), and pass the network when it is loaded"
+        what = (
+            f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights"
         )
+        how = "build the guard in Python, of outfield.Backbone(network, preprocessing=…)"
+        raise InputError(f"{what} ({why}); {how}, and pass the network when it is loaded")
 
 
 def _of_folders(
@@ -436,10 +433,9 @@ def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[Imag
     """Images whose labels count the network's classes, or those of the folders, and which of these they do."""
     labels, why = match_labels(images, network.names, classes)
     if why and not {*network.names}.isdisjoint(images.classes or ()):
-        raise InputError(
-            f"{images.name} cannot be used: {why}; its classes are {', '.join(network.names[:SHOWN])}"
-            f"{', …' * (len(network.names) > SHOWN)}: name the folders so, or put all images into one folder, without classes"
-        )
+        known = ", ".join(network.names[:SHOWN]) + ", …" * (len(network.names) > SHOWN)
+        what = f"{images.name} cannot be used: {why}; its classes are {known}"
+        raise InputError(f"{what}: name the folders so, or put all images into one folder, without classes")
     if images.labels is None or int(images.labels.max() if labels is None else labels.max()) >= classes:
         return images, PREDICTED
     given = copy.copy(images)
@@ -483,11 +479,10 @@ def _duration(seconds: float) -> str:
     return f"{max(1, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
+def _accuracy(network: str, unit: str, parts: Sequence[FeatureSet]) -> float:
     """Of labelled rows; a warning where always naming the most frequent class would be right as often."""
-    known = [part.in_memory().tensors() for part in parts if "logits" in part.shapes]
-    logits, labels = (torch.cat([fields[name] for fields in known]) for name in ("logits", "labels"))
-    found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
+    rows = FeatureSet.join([one for one in parts if one.logits is not None])
+    found, labels = accuracy(rows), rows.tensors()["labels"]
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         what = f"the network is right on {percent(found, 1)} of the held-out {unit}, no more than by guessing"

@@ -87,7 +87,7 @@ class Decision:
             found = [{"group": groups[index]} for index in classes]
         if self.ranker is not None and self.acceptance is not None:
             p_values, is_ood = known
-            scores = ranks(self.ranker, rows, p_values if self.by_p_value else None)
+            scores = ranks(self.ranker, self.by_p_value, rows, p_values)
             told = (self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores), is_ood)
             for one, accept, chance, ood in zip(found, *(column.tolist() for column in told), strict=True):
                 one |= {"accept": accept, "p_right": chance, "why_not": None if accept else UNKNOWN if ood else UNSURE}
@@ -129,19 +129,17 @@ class Decision:
         told = {}
         if (own := self.per_class) is not None:
             counts = own.pool_of.bincount()
-            firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
-            shared = [own.group(first, names) for first in firsts]
+            alone, several = int((counts == 1).sum()), torch.where(counts > 1)[0]
+            shared = [own.group(int((own.pool_of == pool).int().argmax()), names) for pool in several]
             rest = f"; these share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
-            alone = int((counts == 1).sum())
             few = f"{alone or 'no'} class has a threshold of its own"
             told["per class"] = (few if alone < 2 else f"{alone:,} classes have thresholds of their own") + rest
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
-            ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"
-            told["accepts"] = (
-                f"answers of which at least {100 * rule.accuracy:.4g} % are right, with a confidence of {rule.confidence:g}, "
-                f"ranked by {ranking}: {percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
-            )
+            promise = f"at least {100 * rule.accuracy:.4g} % are right, with a confidence of {rule.confidence:g}"
+            ranking = f"ranked by {self.ranker!r}{' and the p-value' * self.by_p_value}"
+            found = f"{percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
+            told["accepts"] = f"answers of which {promise}, {ranking}: {found}"
         return told
 
 
@@ -156,12 +154,7 @@ def thresholds_per_class(
 
 
 def acceptance_of(
-    train: FeatureSet,
-    first: Judged,
-    second: Judged,
-    accuracy: float,
-    kept: Callable[[Detector], Detector],
-    device: str | torch.device,
+    fitted: Callable[[Detector], Detector], first: Judged, second: Judged, accuracy: float
 ) -> tuple[Detector, Acceptance, bool]:
     """The detector that ranks answers best by the first rows, the limit that the second test, and whether p-values take part."""
     ranked: list[tuple[np.ndarray, Detector, bool]] = []
@@ -170,9 +163,8 @@ def acceptance_of(
         raise TooFewSamplesError("all held-out rows are OOD; accuracy needs some that are not")
     for name, settings, by_p_value in RANKERS:
         with contextlib.suppress(OutfieldError):  # of a network without what this detector needs
-            ranker = kept(DETECTORS[name](**settings).to(device).fit(train))
-            ranking = ranks(ranker, known, p_values[~is_ood] if by_p_value else None)
-            ranked.append((ranking.numpy(), ranker, by_p_value))
+            ranker = fitted(DETECTORS[name](**settings))
+            ranked.append((ranks(ranker, by_p_value, known, p_values[~is_ood]).numpy(), ranker, by_p_value))
     if not ranked:
         raise InputError("accuracy needs the logits of the rows, and there are none")
     scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], _wrong(known))]
@@ -193,10 +185,10 @@ def best_ranking(rankings: Sequence[np.ndarray], wrong: Tensor) -> int:
     return int(np.flatnonzero(worse[:, 0] <= worse[:, 1:].std(1))[-1])
 
 
-def ranks(ranker: Detector, rows: FeatureSet, p_values: Tensor | None) -> Tensor:
+def ranks(ranker: Detector, by_p_value: bool, rows: FeatureSet, p_values: Tensor) -> Tensor:
     """By how likely the class of each row is wrong (N,), higher = more likely."""
     scores = ranker.score(rows).double().cpu()
-    return scores if p_values is None else scores - p_values.log()
+    return scores - p_values.log() if by_p_value else scores
 
 
 def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) -> tuple[FeatureSet, FeatureSet | None]:
@@ -210,11 +202,11 @@ def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) ->
 
 def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, accuracy: float) -> Acceptance:
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
-    (known, bad), (others, others_bad) = (
-        (np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows))
-        for rows, p_values, is_ood in (second, first)
-    )
-    return Acceptance.fit(known, bad, others, others_bad, accuracy, source=ranker.fingerprint())
+
+    def ranking(rows: FeatureSet, p_values: Tensor, is_ood: Tensor) -> tuple[np.ndarray, Tensor]:
+        return np.where(is_ood, np.inf, ranks(ranker, by_p_value, rows, p_values)), _wrong(rows)
+
+    return Acceptance.fit(*ranking(*second), *ranking(*first), accuracy, source=ranker.fingerprint())
 
 
 def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:

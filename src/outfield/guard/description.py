@@ -15,7 +15,7 @@ from outfield.features import TEXT
 from outfield.files import PathLike, find_record, read_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
-from outfield.guard.guard import VERSION_ENTRY, check_version, kind_of_guard
+from outfield.guard.guard import READERS, VERSION_ENTRY, check_version, kind_of_guard
 from outfield.guard.readers import ImageReader, Reader
 from outfield.percent import counted, percent
 from outfield.stand_in import LEVELS
@@ -24,6 +24,7 @@ from outfield.stand_in import LEVELS
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
 # The quality of guards for which no stand-ins are made
 UNKNOWN = "not estimated for {}; outfield guard evaluate measures it on other ones"
+ONE = {"boxes": "box", "texts": "text"}
 SHOWN = 12  # names of classes or columns that are listed
 
 
@@ -35,55 +36,50 @@ def describe_guard(path: PathLike) -> dict[str, str]:
         raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
     check_version(path, kind, said)
     limit, known, count = said["threshold"], said["provenance"], arrays["threshold.reference"].shape[0]
-    written = "" if kind == Reader.kind else f", version {said[VERSION_ENTRY[kind]]}, by Outfield {said['outfield']}"
+    unit, of_images, of_rows = READERS[kind].scored, kind == ImageReader.kind, kind == Reader.kind
+    chosen = f"{count:,}{' held-out images' * of_images}" if of_images or of_rows else counted(count, ONE[unit])
     sizes = {
-        part: sum(array.size for name, array in arrays.items() if name.startswith(f"{part}."))
-        for part in ("network", "detector")
+        name: sum(own.size for key, own in arrays.items() if key.startswith(name)) for name in ("network.", "detector.")
     }
-    size = f", {sizes['detector']:,} bytes" if kind == ImageReader.kind else ""
-    about, unit, chosen = _about(kind, said, sizes["network"], count)
     decided = {}
     if "decision" in said:
-        names = (said["network"] if kind == ImageReader.kind else said)["names"]
-        decided = Decision.from_record(read_record(path, kind).part("decision"), "cpu").lines(unit, names)
-    built = {"built": _built(known, unit), **_updated(known)}
-    good = quality(known) if kind == ImageReader.kind else UNKNOWN.format(unit)
+        decision = Decision.from_record(read_record(path, kind).part("decision"), "cpu")
+        decided = decision.lines(unit, (said["network"] if of_images else said)["names"])
+    good = quality(known) if of_images else UNKNOWN.format(unit)
+    built = {"built": _built(known, unit), **_updated(known), **({"quality": good} if good else {})}
+    written = "" if of_rows else f", version {said[VERSION_ENTRY[kind]]}, by Outfield {said['outfield']}"
     return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes{written}", **about, "detector": _detector(said["detector"]) + size,
+        "file": f"{path}, {os.path.getsize(path):,} bytes{written}",
+        **_about(kind, said, sizes["network."]),
+        "detector": _detector(said["detector"]) + (f", {sizes['detector.']:,} bytes" if of_images else ""),
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID {unit}, chosen on {chosen}",
-        **({} if kind == Reader.kind else decided), **built, **({"quality": good} if good else {}),
-        **(decided if kind == Reader.kind else {}),
-    }  # fmt: skip
+        **(built | decided if of_rows else decided | built),
+    }
 
 
-def _about(kind: str, said: Mapping[str, Any], size: int, count: int) -> tuple[dict[str, str], str, str]:
-    """What a file of this kind says of its inputs, what these are, and what ``count`` of them set the threshold."""
+def _about(kind: str, said: Mapping[str, Any], size: int) -> dict[str, str]:
+    """What a guard of this kind looks at, through a network of so many bytes."""
     if kind == Reader.kind:
         columns = [f"{one['name']} ({one['kind']})" for one in (said["table"] or {"columns": ()})["columns"]]
-        about = {"rows": f"a table of {counted(len(columns), 'column')}" if columns else "features"}
-        return about | ({"columns": _listed(columns)} if columns else {}), "rows", f"{count:,}"
+        rows = f"a table of {counted(len(columns), 'column')}" if columns else "features"
+        return {"rows": rows, **({"columns": _listed(columns)} if columns else {})}
     network = said["network"]
-    names = _listed(network.get("names", said.get("names", ())))
+    names, bytes_ = _listed((said if "names" in said else network)["names"]), f"{size:,} bytes"
     if kind == ImageReader.kind:
         rounded = ", numbers of half as many bits in the file" if said["half"] else ""
-        return (
-            {
-                "network": _network(network) + (f", {size:,} bytes" if size else ""),
-                "images": str(Preprocessing.of_json(said["preprocessing"])),
-                "classes": f"{network['classes']}{f': {names}' if names else ', without names'}",
-                "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
-            },
-            "images",
-            f"{count:,} held-out images",
-        )
-    unit, one = ("boxes", "box") if kind == Boxes.kind else ("texts", "text")
+        return {
+            "network": _network(network) + (f", {bytes_}" if size else ""),
+            "images": str(Preprocessing.of_json(said["preprocessing"])),
+            "classes": f"{network['classes']}{f': {names}' if names else ', without names'}",
+            "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
+        }
     if kind == Boxes.kind:
-        told = f"of a confidence of {said['score']:g} and above, {said['most']:,} of an image at most"
+        told = {"boxes": f"of a confidence of {said['score']:g} and above, {said['most']:,} of an image at most"}
     else:
-        told = f"column {said['column'] or TEXT!r} of a table; of each {network['limit'] or 'all'} tokens at most"
-    held = f"{size:,} bytes" if network["origin"] else "not in the file"
-    about = {"network": f"{network['name']}, {held}", unit: told, "classes": names or "without names"}
-    return about, unit, counted(count, one)
+        tokens = f"of each {network['limit'] or 'all'} tokens at most"
+        told = {"texts": f"column {said['column'] or TEXT!r} of a table; {tokens}"}
+    held = bytes_ if network["origin"] else "not in the file"
+    return {"network": f"{network['name']}, {held}", **told, "classes": names or "without names"}
 
 
 def _listed(names: Sequence[str]) -> str:

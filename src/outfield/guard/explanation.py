@@ -213,31 +213,25 @@ class UsualValues:
         """Why each of these rows, by its number in the table, is OOD; at most ``most`` columns of each."""
         if batch.features is not None and batch.cells is None:
             raise InputError("pass the table itself: its features do not say what the cells held")
-        usable = np.array([one.error is None for one in verdicts])
+        usable, scores = np.array([one.error is None for one in verdicts]), verdicts.scores
         places = np.cumsum(usable) - 1  # of a row of the table among those that can be used
         wanted = [int(places[number]) for number in asked if usable[number]]
-        found = self._of_usable(batch, verdicts.scores[usable], wanted)
+        changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
+        at_once = max(1, ENTRIES // changed)
+        parts = [wanted[start : start + at_once] for start in range(0, len(wanted), at_once)]
+        found = (one for part in parts for one in self._explained(batch, scores[usable][part], part))
         for number in asked:
-            error = verdicts[number].error
-            if error is not None:
+            if (error := verdicts[number].error) is not None:
                 yield RowWhy.failed(number, error)
-                continue
-            one = next(found)
-            yield replace(one, row=number, columns=one.columns[:most])
+            else:
+                one = next(found)
+                yield replace(one, row=number, columns=one.columns[:most])
 
     def with_reasons(self, batch: Batch, verdicts: Verdicts) -> list[ExplainedVerdict]:
         """The same verdicts, those on OOD rows with the columns that count most."""
         asked = np.flatnonzero(verdicts.is_ood).tolist()
         found = dict(zip(asked, self.explain(batch, verdicts, asked, SHOWN), strict=True))
         return [ExplainedVerdict(**vars(one), why=found.get(number)) for number, one in enumerate(verdicts)]
-
-    def _of_usable(self, batch: Batch, scores: np.ndarray, numbers: Sequence[int]) -> Iterator[RowWhy]:
-        """Why each of these usable rows is OOD, with all columns; some rows at a time."""
-        changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
-        at_once = max(1, ENTRIES // changed)
-        for start in range(0, len(numbers), at_once):
-            part = [*numbers[start : start + at_once]]
-            yield from self._explained(batch, scores[part], part)
 
     def _explained(self, batch: Batch, scores: np.ndarray, part: list[int]) -> Iterator[RowWhy]:
         rows, about = batch.features.features.numpy()[part], batch.features.about  # type: ignore[union-attr]

@@ -486,12 +486,10 @@ class Guard:
         target, kind = resolve_device(device), kind_of_guard(path)
         record = read_record(path, kind)
         check_version(path, kind, record.header)
-        reader, told = (
-            READERS[kind].from_record(path, record, target, network),
-            f"{path} holds a guard that this version",
-        )
+        reader = READERS[kind].from_record(path, record, target, network)
         # Detectors may be anybody's, and raise anything of a file that is wrong.
-        with as_ours(f"{told} of Outfield cannot build", FileFormatError, Exception, OutfieldError):
+        told = f"{path} holds a guard that this version of Outfield cannot build"
+        with as_ours(told, FileFormatError, Exception, OutfieldError):
             detector = Detector.from_record(record.part("detector")).to(str(target))
             threshold = Threshold.from_record(record.part("threshold"))
             decided = "decision" in record.header

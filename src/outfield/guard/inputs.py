@@ -133,11 +133,10 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
     if not x:
         raise InputError(f"there is no image in an empty list; pass {KNOWN}")
     if normalised:
-        parts = [as_given(one, True).images for one in x]
-        tensors = [part for part in parts if isinstance(part, Tensor)]
-        if len(tensors) < len(parts):
+        parts: list[Any] = [as_given(one, True).images for one in x]
+        if not all(isinstance(part, Tensor) for part in parts):
             raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
-        joined = torch.cat(tensors)
+        joined = torch.cat(parts)
         return Given(joined, [None] * len(joined), False)
     items: list[Any] = []
     files: list[str | None] = []
@@ -168,9 +167,8 @@ def _item(x: Any) -> tuple[Any, str | None]:
     pillow = sys.modules.get("PIL.Image")  # who hands over its image has loaded it
     if pillow is not None and isinstance(x, pillow.Image):
         return x, getattr(x, "filename", "") or None
-    numbers = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)"
-    what = f"a guard cannot look at this {type(x).__name__}"
-    raise InputError(f"{what}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}")
+    how = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)" * isinstance(x, int | float)
+    raise InputError(f"a guard cannot look at this {type(x).__name__}; pass {KNOWN}{how}")
 
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
@@ -202,12 +200,10 @@ def _as_bytes(batch: Tensor) -> Tensor:
     """uint8 as it is; floating numbers in [0, 1] times 255, rounded: the bytes that ``ToTensor`` was given."""
     if batch.dtype == torch.uint8:
         return batch.cpu()
-    if not batch.is_floating_point():
-        raise InputError(f"the tensor holds {batch.dtype}; images are uint8, or floating numbers in [0, 1]")
     least, most = float(batch.min()), float(batch.max())
-    if not (least >= 0 and most <= 1):
+    if not batch.is_floating_point() or not (least >= 0 and most <= 1):
+        what = f"the tensor holds {batch.dtype} from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]"
         raise InputError(
-            f"the tensor holds numbers from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]; for "
-            "tensors that are resized and normalised as the network takes them pass normalised=True"
+            f"{what}; for tensors that are resized and normalised as the network takes them pass normalised=True"
         )
     return batch.cpu().float().mul(255).round().to(torch.uint8)

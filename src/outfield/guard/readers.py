@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from outfield.backbone import Backbone, Extraction, Odin, Origin, Preprocessing, Views, read
@@ -50,6 +50,9 @@ class Batch(NamedTuple):
     found: Any = None
 
 
+Judge = Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]  # verdicts on rows with these names
+
+
 class Reader:
     """Turns what a guard is called with into rows; this one reads features.
 
@@ -73,20 +76,18 @@ class Reader:
     columns: Sequence[Column] = ()
     probe: FeatureSet | None = None
 
-    def __init__(self, names: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> None:
-        self.names, self.widths = tuple(names), dict(widths or {})
+    def __init__(self, names: Sequence[str] = (), widths: Mapping[str, int] = {}) -> None:
+        self.names, self.widths = tuple(names), dict(widths)
 
     def giving(self, needed: Sequence[str]) -> Self:
         """This reader for a detector that scores these fields."""
         return self
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         """Whether ``x`` is a single input, and batches of all inputs in their order; see :meth:`outfield.Guard.__call__`."""
         return False, iter([self.read_one(x, on_error)])
 
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
+    def read_files(self, x: Any, on_error: str, workers: int | None) -> Iterator[Batch]:
         """Batches of several files; see :meth:`outfield.Guard.stream`."""
         for path in x:
             try:
@@ -104,9 +105,7 @@ class Reader:
         found = self.read_one(path, on_error)
         return iter([found._replace(names=[name or f"{path} row {i}" for i, name in enumerate(found.names, 1)])])
 
-    def verdicts(
-        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
-    ) -> list[Verdict]:
+    def verdicts(self, batch: Batch, judged: Judge) -> list[Verdict]:
         """A verdict on each input of a batch, whether it could be read or not; ``judged`` gives one for each row."""
         good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
         found = iter(() if batch.features is None else judged(batch.features, good))
@@ -132,11 +131,9 @@ class Reader:
 
     def complete(self, features: FeatureSet) -> FeatureSet:
         """Rows that were not read here, with all that a verdict needs."""
-        logits = features.logits
+        logits, known = features.logits, counted(len(self.names), "class")
         if self.names and logits is not None and logits.shape[1] != len(self.names):
-            raise InputError(
-                f"there are names of {counted(len(self.names), 'class')}, but the logits have {logits.shape[1]}"
-            )
+            raise InputError(f"there are names of {known}, but the logits have {logits.shape[1]}")
         return features
 
     def example(self, count: int) -> Iterator[FeatureSet]:
@@ -149,9 +146,7 @@ class Reader:
         return Record({"table": None, "names": list(self.names)}, {})
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Reader:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
         """The reader of a guard's file."""
         names, table = record.header["names"], record.header["table"]
         widths = record.header["provenance"].get("widths", {})
@@ -166,9 +161,7 @@ class TableReader(Reader):
 
     takes = "table"
 
-    def __init__(
-        self, table: TablePreprocessing, names: Sequence[str] = (), widths: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, table: TablePreprocessing, names: Sequence[str] = (), widths: Mapping[str, int] = {}) -> None:
         super().__init__(names, widths)
         self.table, self.columns = table, table.columns
 
@@ -195,9 +188,7 @@ class PixelReader(Reader):
     takes, unit, scored = "images", "images", "images"
     rows: int = 1
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if isinstance(x, DataLoader):
             given, workers = (as_given(_first(batch), normalised) for batch in x), 0
         elif gives_images(x):
@@ -207,8 +198,8 @@ class PixelReader(Reader):
             return whole.single, self.batches(whole, on_error, workers)
         return False, (batch for one in given for batch in self.batches(one, on_error, workers))
 
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
-        return self.read(x, on_error, workers=workers)[1]
+    def read_files(self, x: Any, on_error: str, workers: int | None) -> Iterator[Batch]:
+        return self.read(x, on_error, False, workers)[1]
 
     def batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
         """Batches of images."""
@@ -242,9 +233,10 @@ class ImageReader(PixelReader):
         self._last_layer: dict[str, Tensor] = {}
 
     def giving(self, needed: Sequence[str]) -> Self:
-        made, odin = copy.copy(self), "odin_logits" in needed
+        made, odin = copy.copy(self), Odin() if "odin_logits" in needed else None
         stages = any(name.startswith("stage") for name in needed)
-        made.extraction, fields = looked_into(self.backbone, stages, self.views, odin, self.precision)
+        way = {"odin": odin, "precision": self.precision, "stages": stages, "views": self.views}
+        made.extraction, fields = looked_into(self.backbone, **way)
         made._fields = tuple(dict.fromkeys(("features", *needed, "logits")))
         made._about = {**made.extraction.about(), NETWORK: network_text(self.backbone.name, self.fingerprint)}
         made.widths = {name: fields[name].shape[-1] for name in dict.fromkeys((*needed, "logits"))}
@@ -322,20 +314,18 @@ class ImageReader(PixelReader):
         return Record.of(header, network=Record(network, {} if origin is None else origin.state(backbone.network)))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Reader:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
         header, (said, state) = record.header, record.part("network")
         origin = None if said["origin"] is None else Origin.of_json(said["origin"])
         built = network
         if built is None:
             if origin is None:
-                raise InputError(
-                    f"{path} does not hold its network ({said['name']}), which came from Python. In Python: "
-                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve "
-                    "or check it, export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of "
-                    "net.onnx"
+                what = f"{path} does not hold its network ({said['name']}), which came from Python. In Python: Guard.load(path, "
+                what += "network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or check it"
+                export = (
+                    "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
                 )
+                raise InputError(f"{what}, {export}")
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         about = {name: said[name] for name in ("head", "name", "classes", "names")}
@@ -358,12 +348,12 @@ def check_network(path: PathLike, found: str | None, expected: str | None, given
         raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
 
 
-def looked_into(
-    backbone: Backbone, stages: bool, views: Views | None = None, odin: bool = False, precision: str = "float32"
-) -> tuple[Extraction, dict[str, Tensor]]:
+def looked_into(backbone: Backbone, **settings: Any) -> tuple[Extraction, dict[str, Tensor]]:
     """The way through a network, which knows where to look into it, and all fields of two images of noise."""
-    way, perturbed = backbone.preprocessing, Odin() if odin else None
-    extraction = Extraction(backbone.network, backbone.device, way, backbone.head, perturbed, precision, stages, views)
+    way = backbone.preprocessing
+    extraction = Extraction(
+        backbone.network, backbone.device, way, backbone.head, **{"precision": "float32"} | settings
+    )
     noise = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (PROBES, *way.size, way.channels), generator=noise, dtype=torch.uint8)
     return extraction, next(iter(extraction.run([images], PROBES)))[1]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -98,10 +98,7 @@ class Texts(Reader):
         StorageError: a file is missing.
     """
 
-    takes: ClassVar[str] = "texts"
-    unit: ClassVar[str] = "texts"
-    scored: ClassVar[str] = "texts"
-    kind: ClassVar[str] = "guard of texts"
+    takes, unit, scored, kind = "texts", "texts", "texts", "guard of texts"
     origin: Origin
     probe: FeatureSet
 
@@ -223,11 +220,9 @@ class Texts(Reader):
     def features(self, x: Any) -> FeatureSet:
         return x.in_memory() if isinstance(x, FeatureSource) else self.rows(x)
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if isinstance(x, FeatureSource):
-            return super().read(x, on_error)
+            return super().read(x, on_error, normalised, workers)
         cells = [x] if isinstance(x, str) else self.open(x, classes=False).cells
         if not cells:
             raise InputError("there is no text in an empty list")
@@ -286,9 +281,7 @@ class Texts(Reader):
         return Record.of(settings, network=Record(said, state), tokenizer=Record({}, {"json": text}))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Self:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Self:
         if network is not None:
             raise InputError(f"{path} holds its network; leave network out")
         header, (said, state) = record.header, record.part("network")

@@ -66,11 +66,10 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
     sample = [own for own in ids if own[0] == "s"]
     if whole and (left := [own for own in sample if not ids[own]]):
-        raise InputError(
-            f"{len(left):,} of {len(sample):,} inputs of the random sample in {place} are not reviewed, the first {left[0]} of "
-            f"{time_of(left[0]):%Y-%m-%dT%H:%M:%S}: a threshold would depend on which ones people looked at. Review them, or "
-            "name a time up to which all were reviewed: --until, in Python until=…"
-        )
+        what = f"{len(left):,} of {len(sample):,} inputs of the random sample in {place} are not reviewed, the first {left[0]} of"
+        why = f"{time_of(left[0]):%Y-%m-%dT%H:%M:%S}: a threshold would depend on which ones people looked at"
+        how = "Review them, or name a time up to which all were reviewed: --until, in Python until=…"
+        raise InputError(f"{what} {why}. {how}")
     groups: dict[str, list[dict[str, Any]]] = {"sample": [], "known": [], "unknown": []}
     for own in (own for own, seen in ids.items() if seen):
         item = folder.item(own)
@@ -247,7 +246,7 @@ def _rows(guard: Guard, inputs: Any, workers: int | None) -> FeatureSet:
     """What the detector scores, with labels where they are known."""
     if guard.takes != "images":
         return guard.reader.complete(guard.features(inputs))
-    batches = guard.reader.read(inputs, workers=workers)[1]
+    batches = guard.reader.read(inputs, "fail", False, workers)[1]
     rows = FeatureSet.join([one.features for one in batches if one.features is not None])
     labels: Any = match_labels(inputs, guard.names, guard.widths["logits"])[0]
     return rows if labels is None else FeatureSet(**{**rows.tensors(), "labels": labels}, about=rows.about)
