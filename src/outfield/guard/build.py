@@ -308,9 +308,7 @@ class ImagePlan(Plan):
         guard.provenance["stages"] = stages
         return guard
 
-    def divide(
-        self, images: ImageSource, held: ImageSource | None
-    ) -> tuple[ImageSource, ImageSource | None, ImageSource]:
+    def divide(self, images: ImageSource, held: ImageSource | None) -> tuple[Any, Any, Any]:
         """Images that the detector is fitted on, that choose its members, if it has some, and that set the threshold."""
         if held is None:
             images, held = self.split(images, images.labels, image_copies(images))
@@ -319,11 +317,11 @@ class ImagePlan(Plan):
 
     def tell_held_out(self, count: int, left: int) -> None:
         """What is held out where nothing was given for that."""
+        what = f"{count:,} of {count + left:,} {self.units} are held out to set the threshold"
+        why = f"if the network was trained on them, it will refuse too many new {self.units}"
         log.info(
-            "%s of %s %s are held out to set the threshold; if the network was trained on them, it will refuse too many new %s: "
-            "then give %s that it has not seen, with --held-out, in Python held_out=…",
-            f"{count:,}", f"{count + left:,}", self.units, self.units, self.units,
-        )  # fmt: skip
+            "%s; %s: then give %s that it has not seen, with --held-out, in Python held_out=…", what, why, self.units
+        )
 
     def _first_look(self, network: Backbone, images: ImageSource, counts: list[int], labels: str, passes: int) -> None:
         """Before the long part: say what will be done and how long it takes; warn of a size that does not suit the network."""
@@ -358,11 +356,9 @@ class ImagePlan(Plan):
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
         best = max(others, key=lambda size: others[size], default=way.size)
         if others.get(best, 0.0) > now + FAR_BELOW:
-            log.warning(
-                "the network is right on %s of %s images at %s × %s pixels, but on %s at %s × %s: if it was trained at that "
-                "size, say so with --size %s, in Python size=%s",
-                percent(now, 1), len(some), *way.size, percent(others[best], 1), *best, "x".join(map(str, best)), best,
-            )  # fmt: skip
+            what = f"the network is right on {percent(now, 1)} of {len(some)} images at {way.size[0]} × {way.size[1]} pixels"
+            but = f"but on {percent(others[best], 1)} at {best[0]} × {best[1]}: if it was trained at that size, say so"
+            log.warning("%s, %s with --size %s, in Python size=%s", what, but, "x".join(map(str, best)), best)
 
     def _opened(self, backbone: Any) -> Backbone:
         if not isinstance(backbone, Backbone | str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from outfield.scores import Threshold
 
 MOST_TOGETHER = 3  # columns that are put to what is usual together, at most
 ENTRIES = 2**22  # numbers of changed rows that are scored at once, about: 16 MB
+Lowest = tuple[np.ndarray, np.ndarray, np.ndarray]
 Value = float | bool | str | None  # of a cell; None where it is missing
 SHOWN = 3  # columns that are named in a text
 
@@ -186,14 +187,6 @@ def _listed(columns: Sequence[str], word: str) -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
-class Lowest(NamedTuple):
-    """Of each row and column (N, C): the lowest score that a usual entry gives, which one that is, whether it changes the row."""
-
-    scores: np.ndarray
-    chosen: np.ndarray
-    changes: np.ndarray
-
-
 class UsualValues:
     """Scores rows of a table with what is usual in the place of their own entries.
 
@@ -236,16 +229,18 @@ class UsualValues:
     def _explained(self, batch: Batch, scores: np.ndarray, part: list[int]) -> Iterator[RowWhy]:
         rows, about = batch.features.features.numpy()[part], batch.features.about  # type: ignore[union-attr]
         lowest = self.lowest(rows, about, scores)
+        least, chosen, _ = lowest
         p_values, is_ood = self.threshold.p_value(scores).tolist(), self.threshold.is_ood(scores).tolist()
-        shape, then = lowest.scores.shape, lowest.scores.ravel()
-        p_then, ood_then = (one(then).numpy().reshape(shape) for one in (self.threshold.p_value, self.threshold.is_ood))
+        then = [
+            one(least.ravel()).numpy().reshape(least.shape) for one in (self.threshold.p_value, self.threshold.is_ood)
+        ]
         combined = self._together(rows, about, scores, lowest)
         for i, number in enumerate(part):
             columns = []
-            for c in np.argsort(lowest.scores[i], kind="stable").tolist():
-                column, score = self.table.columns[c], float(lowest.scores[i, c])
-                told = _told(column, batch.cells[column.name].values[number], int(lowest.chosen[i, c]))  # type: ignore[index]
-                fall, p_value, ood = float(scores[i]) - score, float(p_then[i, c]), bool(ood_then[i, c])
+            for c in np.argsort(least[i], kind="stable").tolist():
+                column, score = self.table.columns[c], float(least[i, c])
+                told = _told(column, batch.cells[column.name].values[number], int(chosen[i, c]))  # type: ignore[index]
+                fall, p_value, ood = float(scores[i]) - score, float(then[0][i, c]), bool(then[1][i, c])
                 columns.append(ColumnWhy(column.name, column.kind, *told, fall, score, p_value, ood))
             alone = tuple(one.column for one in columns if not one.is_ood) if is_ood[i] else ()
             together, p_together = combined.get(i, ((), None))
@@ -256,7 +251,10 @@ class UsualValues:
             yield RowWhy(number, *verdict, alone, names, p_together, tuple(columns), far)
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
-        """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is."""
+        """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is.
+
+        Of each row and column (N, C): the lowest score that a usual entry gives, which one that is, whether it changes the row.
+        """
         found = self._scored(rows, about)
         shape = (len(rows), len(self.usual))
         lowest, chosen, changes = np.empty(shape), np.empty(shape, dtype=np.int64), np.empty(shape, dtype=bool)
@@ -271,7 +269,7 @@ class UsualValues:
             chosen[:, c] = np.where(kept, same.argmax(axis=0), best)
             lowest[:, c], changes[:, c] = own[chosen[:, c], each], ~same[chosen[:, c], each]
             first += len(usual)
-        return Lowest(lowest, chosen, changes)
+        return lowest, chosen, changes
 
     def _scored(self, rows: np.ndarray, about: dict[str, str]) -> np.ndarray:
         """Scores (U, N) of all rows with the first usual entries, with the next, …"""
@@ -290,20 +288,21 @@ class UsualValues:
         Greedy: of the columns that are not as usual yet, the one whose change gives the lowest score is changed for good.
         """
         left = np.flatnonzero(self.threshold.is_ood(scores).numpy())
-        rows, now, lowest = rows[left], scores[left], Lowest(*(part[left] for part in lowest))
+        rows, now, (least, chosen, changes) = rows[left], scores[left], (part[left] for part in lowest)
         taken: list[tuple[int, ...]] = [()] * len(left)
         found: dict[int, tuple[tuple[int, ...], float]] = {}
         for turn in range(MOST_TOGETHER):
             if not len(left):
                 break
-            lowest = self.lowest(rows, about, now) if turn else lowest
-            offered = np.where(lowest.changes, lowest.scores, np.inf)
+            if turn:
+                least, chosen, changes = self.lowest(rows, about, now)
+            offered = np.where(changes, least, np.inf)
             for row, columns in enumerate(taken):
                 offered[row, [*columns]] = np.inf
             best, now = offered.argmin(axis=1).tolist(), offered.min(axis=1)
             for row, c in enumerate(best):
                 taken[row] = (*taken[row], c)
-                rows[row, self.places[c]] = self.usual[c][lowest.chosen[row, c]]
+                rows[row, self.places[c]] = self.usual[c][chosen[row, c]]
             is_ood = self.threshold.is_ood(now).numpy()
             if turn:  # what one column alone explains is told as that
                 for row in np.flatnonzero(~is_ood).tolist():

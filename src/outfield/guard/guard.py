@@ -21,7 +21,7 @@ from outfield.features import FeatureSet, TablePreprocessing
 from outfield.files import PathLike, Record, kind_of, read_record, write_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision, predicted
-from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
+from outfield.guard.readers import ImageReader, Reader, TableReader
 from outfield.guard.texts import Texts
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
@@ -282,7 +282,7 @@ class Guard:
         """
         require_choice("on_error", on_error, ON_ERROR)
         single, batches = self.reader.read(x, on_error, normalised, workers)
-        found = [verdict for batch in batches for verdict in self._verdicts(batch)]
+        found = [verdict for batch in batches for verdict in self.reader.verdicts(batch, self._judged)]
         return found[0] if single else Verdicts(found, self.reader.unit)
 
     def stream(
@@ -305,9 +305,10 @@ class Guard:
         require_choice("on_error", on_error, ON_ERROR)
         usual = self._usual_values() if why else None
         batches = self.reader.read_files(x, on_error, workers)
+        found = ((batch, self.reader.verdicts(batch, self._judged)) for batch in batches)
         if usual is None:
-            return (verdict for batch in batches for verdict in self._verdicts(batch))
-        return (one for batch in batches for one in usual.with_reasons(batch, Verdicts(self._verdicts(batch), "rows")))
+            return (one for _, verdicts in found for one in verdicts)
+        return (one for batch, verdicts in found for one in usual.with_reasons(batch, Verdicts(verdicts, "rows")))
 
     def features(self, x: Any) -> FeatureSet:
         """Rows of a table, or features, as the detector takes them; see :meth:`__call__`."""
@@ -338,10 +339,6 @@ class Guard:
         """
         names = [None] * len(features) if files is None else files
         return Verdicts(self._judged(self.reader.complete(features), names), self.reader.unit)
-
-    def _verdicts(self, batch: Batch) -> list[Verdict]:
-        """A verdict on each input of a batch, whether it could be read or not."""
-        return self.reader.verdicts(batch, self._judged)
 
     def _judged(self, features: FeatureSet, files: Sequence[str | None]) -> list[Verdict]:
         """A verdict on each row: its score, its p-value, and the member that adds most where it is OOD."""
@@ -390,7 +387,7 @@ class Guard:
             require_number("most", most, least=1, whole=True)
         usual = self._usual_values()
         batch = usual.reader.read_one(frame, on_error)
-        verdicts = Verdicts(self._verdicts(batch), "rows")
+        verdicts = Verdicts(self.reader.verdicts(batch, self._judged), "rows")
         asked = np.flatnonzero(verdicts.is_ood).tolist() if rows is None else row_numbers(rows, len(verdicts))
         return [*usual.explain(batch, verdicts, asked, most)]
 

@@ -85,25 +85,19 @@ def one_image(x: Any) -> np.ndarray:
     return given.one
 
 
-def gives_images(x: Any) -> bool:
-    """Whether it is an iterator of images, which need not end; an open file is an image itself."""
-    return isinstance(x, Iterator) and not hasattr(x, "read")
-
-
 def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
     """What an iterator gives, in lists of about ``rows`` images."""
     part: list[Any] = []
     count, given = 0, False
     for one in x:
         part.append(one)
-        several = isinstance(one, ImageSource) or (isinstance(one, Tensor | np.ndarray) and one.ndim == 4)
-        count, given = count + (len(one) if several else 1), True
+        count += len(one) if isinstance(one, ImageSource) or getattr(one, "ndim", 0) == 4 else 1
         if count >= rows:
             yield part
-            part, count = [], 0
+            part, count, given = [], 0, True
     if part:
         yield part
-    if not given:
+    elif not given:
         raise InputError(f"there is no image in an iterator that gives nothing; pass {KNOWN}")
 
 
@@ -156,8 +150,7 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
 def _item(x: Any) -> tuple[Any, str | None]:
     """One image as what :class:`Items` holds, and its file."""
     if isinstance(x, str | os.PathLike):
-        path = Path(x)
-        return path, str(path)
+        return Path(x), str(Path(x))
     if isinstance(x, bytes | bytearray | memoryview):
         return bytes(x), None
     if isinstance(x, np.ndarray):

@@ -22,11 +22,12 @@ from outfield.config import from_plain, to_plain
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features import NETWORK, Cells, Column, FeatureSet, FeatureSource, TablePreprocessing, network_text
 from outfield.files import PathLike, Record
-from outfield.guard.inputs import Given, as_given, gives_images, one_image, portions
+from outfield.guard.inputs import Given, as_given, one_image, portions
 from outfield.guard.verdict import Verdict
 from outfield.images import as_png
 from outfield.percent import counted
 
+ABOUT = ("name", "head", "classes", "names")  # what the file of a guard says of its network beside weights and origin
 ROWS = 512  # images that the network is given at once, at most
 # Images of noise that show where to look into a network: their maps are unlike each other, as those of a black image are not
 PROBES = 2
@@ -191,7 +192,7 @@ class PixelReader(Reader):
     def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if isinstance(x, DataLoader):
             given, workers = (as_given(_first(batch), normalised) for batch in x), 0
-        elif gives_images(x):
+        elif isinstance(x, Iterator) and not hasattr(x, "read"):  # images that need not end; an open file is one image
             given = (as_given(some, normalised, on_error) for some in portions(x, self.rows))
         else:
             whole = as_given(x, normalised, on_error)
@@ -223,11 +224,10 @@ class ImageReader(PixelReader):
         views: Views | str | int | None = None,
         precision: str = "float32",
         float16: bool = False,
-        fingerprint: str | None = None,
     ) -> None:
         super().__init__(backbone.names)
         self.backbone, self.views, self.precision, self.float16 = backbone, Views.of(views), precision, float16
-        self.fingerprint = backbone.fingerprint() if fingerprint is None else fingerprint
+        self.fingerprint = backbone.fingerprint()
         self._fields: tuple[str, ...] = ()
         self._about: dict[str, str] = {}
         self._last_layer: dict[str, Tensor] = {}
@@ -302,16 +302,12 @@ class ImageReader(PixelReader):
             yield FeatureSet._of({name: fields[name] for name in self._fields}, self._about)  # which are finite
 
     def record(self) -> Record:
-        backbone, origin = self.backbone, self.backbone.origin
-        header = {
-            "preprocessing": backbone.preprocessing.to_json(), "views": to_plain(self.views), "precision": self.precision,
-            "half": self.float16,
-        }  # fmt: skip
-        network = {
-            "name": backbone.name, "origin": None if origin is None else origin.to_json(), "fingerprint": self.fingerprint,
-            "head": backbone.head, "classes": backbone.classes, "names": list(backbone.names),
-        }  # fmt: skip
-        return Record.of(header, network=Record(network, {} if origin is None else origin.state(backbone.network)))
+        origin, views = self.backbone.origin, to_plain(self.views)
+        header = {"views": views, "precision": self.precision, "half": self.float16}
+        header |= {"preprocessing": self.backbone.preprocessing.to_json()}
+        network = {name: getattr(self.backbone, name) for name in ABOUT}
+        network |= {"origin": None if origin is None else origin.to_json(), "fingerprint": self.fingerprint}
+        return Record.of(header, network=Record(network, {} if origin is None else origin.state(self.backbone.network)))
 
     @classmethod
     def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
@@ -328,12 +324,13 @@ class ImageReader(PixelReader):
                 raise InputError(f"{what}, {export}")
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
-        about = {name: said[name] for name in ("head", "name", "classes", "names")}
-        backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)
+        way, about = Preprocessing.of_json(header["preprocessing"]), {name: said[name] for name in ABOUT}
+        backbone = Backbone(built, preprocessing=way, **about)
         backbone.origin = origin
-        check_network(path, backbone.fingerprint(), said["fingerprint"], network)
         settings = {"views": from_plain(header["views"]), "precision": header["precision"], "float16": header["half"]}
-        return cls(backbone, fingerprint=said["fingerprint"], **settings)
+        made = cls(backbone, **settings)
+        check_network(path, made.fingerprint, said["fingerprint"], network)
+        return made
 
     def __str__(self) -> str:
         classes = "" if self.backbone.classes is None else f", {counted(self.backbone.classes, 'class')}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,24 +34,11 @@ BIASED = (
 )
 
 
-class Reviews(NamedTuple):
-    """Inputs that people looked at, as the guard takes them, with classes; None where there are none.
+def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -> dict[str, Any]:
+    """Inputs that people looked at up to a time, as the guard takes them, with classes; those of any other place are known.
 
-    Attributes:
-        sample: known ones of a random sample.
-        known: other known ones.
-        unknown: those that are not known, wherever they come from.
-        window: when the first and the last of the sample came.
-    """
-
-    sample: Any = None
-    known: Any = None
-    unknown: Any = None
-    window: tuple[str, str] | None = None
-
-
-def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -> Reviews:
-    """What people said of kept inputs up to a time; images or rows of any other place are known.
+    ``sample`` are known ones of a random sample, ``known`` other known ones, ``unknown`` those that are not known, wherever they
+    come from; any of them may be missing. ``window`` says when the first and the last of the sample came.
 
     With ``whole`` the random sample must be reviewed up to the last.
     """
@@ -61,7 +48,7 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
         if guard.takes != "images" and place.is_dir():
             what = f"{place} holds no kept inputs"
             raise InputError(f"{what}; outfield serve --keep FOLDER makes one for each guard in FOLDER")
-        return Reviews(known=_inputs(guard, place))
+        return {"known": _inputs(guard, place)}
     last = None if until is None else _time(until)
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
     sample = [own for own in ids if own[0] == "s"]
@@ -74,9 +61,8 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     for own in (own for own, seen in ids.items() if seen):
         item = folder.item(own)
         groups["unknown" if not item["review"]["known"] else "sample" if own[0] == "s" else "known"].append(item)
-    window = tuple(time_of(own).isoformat(timespec="seconds") for own in (sample[0], sample[-1])) if sample else None
-    made = {name: _kept(guard, place, items) for name, items in groups.items() if items}
-    return Reviews(**made, window=window)  # type: ignore[arg-type]
+    window = [time_of(own).isoformat(timespec="seconds") for own in (sample[0], sample[-1])] if sample else None
+    return {"window": window} | {name: _kept(guard, place, items) for name, items in groups.items() if items}
 
 
 def updated(
@@ -85,8 +71,8 @@ def updated(
     """See :meth:`outfield.Guard.updated`."""
     if guard.reader.scored == "boxes":
         raise InputError("a guard of boxes is built anew, of images whose new boxes are annotated")
-    found = Reviews() if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
-    chosen = found.sample if sample is None else _inputs(guard, sample)
+    found = {} if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
+    chosen, known = found.get("sample") if sample is None else _inputs(guard, sample), found.get("known")
     if chosen is None:
         where = "" if reviewed is None else f" in {reviewed}"
         what = f"there are no known inputs of a random sample{where}"
@@ -94,19 +80,18 @@ def updated(
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
         "refitted": train is not None, "random": sample is None, "calibrate": len(rows),
-        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.window,
+        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.get("window"),
     }  # fmt: skip
     if train is None:
         made = _recalibrated(guard, rows)
     else:
-        parts = [_inputs(guard, train), *([] if found.known is None else [found.known])]
-        whole = _joined(guard, parts) if found.known is not None else parts[0]
+        whole = _inputs(guard, train) if known is None else _joined(guard, [_inputs(guard, train), known])
         kept = _without_copies(guard, whole, chosen)
         made = _refitted(guard, kept, chosen, workers)
         told |= {"trained": _count(kept), "copies": _count(whole) - _count(kept)}
     others = "others, known" if train is None else "others, known, trained on"
     changes = []
-    for name, inputs in (("sample, known", chosen), (others, found.known), ("unknown", found.unknown)):
+    for name, inputs in (("sample, known", chosen), (others, known), ("unknown", found.get("unknown"))):
         if inputs is not None:
             verdicts = (one.judge(_rows(one, inputs, workers)) for one in (guard, made))
             old, new = (np.array([not verdict.refused for verdict in own]) for own in verdicts)
@@ -126,9 +111,8 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
     threshold = Threshold.fit(guard.detector.score(limits), keep, guard.detector.fingerprint())
     decision = None if rule is None else rule.recalibrated(guard.detector, threshold, limits, tests)
     stale = ("caught", "accuracy")  # of the threshold and the images before
-    notes = {name: value for name, value in guard.provenance.items() if name not in stale}
-    known = {**notes, "calibrate": len(limits)}
-    return Guard(guard.reader, guard.detector, threshold, provenance=known, decision=decision)
+    notes = {name: value for name, value in guard.provenance.items() if name not in stale} | {"calibrate": len(limits)}
+    return Guard(guard.reader, guard.detector, threshold, provenance=notes, decision=decision)
 
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
