@@ -20,13 +20,7 @@ from torch import Tensor
 from outfield.backbone import Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
 from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views, labels_of
-from outfield.errors import (
-    FileFormatError,
-    InputError,
-    OutfieldError,
-    TooFewSamplesError,
-    as_ours,
-)
+from outfield.errors import FileFormatError, InputError, OutfieldError, TooFewSamplesError, as_ours
 from outfield.features import (
     HEAD_FIELDS,
     NETWORK,
