@@ -50,18 +50,11 @@ class TestInputs:
         normalised = guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)
         expected = guard(image)
         assert isinstance(expected, of.Verdict)
+        (tmp_path / "b.png").write_bytes(content := encoded(image))
         kinds = [
-            tmp_path / "a.png",
-            str(tmp_path / "a.png"),
-            encoded(image),
-            bytearray(encoded(image)),
-            io.BytesIO(encoded(image)),
-            Image.open(tmp_path / "a.png"),
-            Image.fromarray(image),
-            tensor,
-            tensor.float() / 255,
-            tensor.double() / 255,
-        ]
+            tmp_path / "a.png", str(tmp_path / "b.png"), content, bytearray(content), io.BytesIO(content),
+            Image.open(tmp_path / "a.png"), Image.fromarray(image), tensor, tensor.float() / 255, tensor.double() / 255,
+        ]  # fmt: skip
         assert all(same(guard(one), expected) for one in kinds)
         assert same(guard(normalised(torch.from_numpy(image)[None])[0], normalised=True), expected)
 
@@ -337,9 +330,7 @@ class TestManyFiles:
             guard(tmp_path / "some")
 
     def test_broken_images_are_left_out_of_what_a_guard_is_built_of(self, network, tmp_path):
-        train, held = (
-            write_folder(tmp_path / name, labelled(n, seed)) for name, n, seed in (("t", 200, 1), ("h", 160, 2))
-        )
+        train, held = write_folder(tmp_path / "t", labelled(200, 1)), write_folder(tmp_path / "h", labelled(160, 2))
         for path in (train / "across" / "0000.png", held / "across" / "0000.png", held / "down" / "0001.png"):
             path.write_bytes(b"broken")
         with pytest.warns(of.OutfieldWarning, match="could not be read"):

@@ -131,10 +131,8 @@ def test_rows_without_labels_are_clustered():
     assert made.members == ("KNN", "SSD")
     assert made.detector.members_[1].mixture_.state()["means"].shape[0] > 1
     plain = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
-    assert (
-        of.Guard.build_rows(plain + 20, network_features=True).detector.members_[1].mixture_.state()["means"].shape[0]
-        == 1
-    )
+    single = of.Guard.build_rows(plain + 20, network_features=True).detector.members_[1]
+    assert single.mixture_.state()["means"].shape[0] == 1
 
 
 def test_as_many_rows_are_fitted_on_as_are_wanted():
@@ -289,14 +287,9 @@ def test_the_command_line_leaves_out_rows_one_by_one(guard, tmp_path):
     assert f"1 of 4 rows could not be read; {tmp_path / 'new.csv'} row 2: {said}" in scored.said
     assert [one["error"] for one in csv.DictReader(io.StringIO(scored.stdout))] == ["", said, "", ""]
     for given, code in (("bad.csv", 11), ("new.csv", 2)):
-        done = outfield(
-            "score", tmp_path / "my.guard", tmp_path / given, *(("--on-error", "fail") if code == 2 else ())
-        )
+        fail = ("--on-error", "fail") if code == 2 else ()
+        done = outfield("score", tmp_path / "my.guard", tmp_path / given, *fail)
         assert done.returncode == code, done.stderr
-
-
-def test_devices_are_where_they_are_asked_for(guard):
-    assert guard.detector.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize("width", [1, 6])

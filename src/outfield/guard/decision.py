@@ -165,8 +165,6 @@ def acceptance_of(
         with contextlib.suppress(OutfieldError):  # of a network without what this detector needs
             ranker = fitted(DETECTORS[name](**settings))
             ranked.append((ranks(ranker, by_p_value, known, p_values[~is_ood]).numpy(), ranker, by_p_value))
-    if not ranked:
-        raise InputError("accuracy needs the logits of the rows, and there are none")
     scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], _wrong(known))]
     log.info("%r ranks answers: area under risk and coverage %.4f", ranker, aurc(scores, _wrong(known)))
     return ranker, tested(ranker, by_p_value, first, second, accuracy), by_p_value
