@@ -133,10 +133,9 @@ class BoxPlan(ImagePlan):
                 parts.append(found.rows[right])
                 names += [str(number)] * len(parts[-1])
         if not parts:
-            raise TooFewSamplesError(
-                f"none of the {counted(total, 'box')} found matches an annotated one ({wanted:,} are annotated with its classes, "
-                f"{', '.join(boxes.names) or 'which have no names'}); are names in the order of its labels?"
-            )
+            known = f"{wanted:,} are annotated with its classes, {', '.join(boxes.names) or 'which have no names'}"
+            what = f"none of the {counted(total, 'box')} found matches an annotated one ({known})"
+            raise TooFewSamplesError(f"{what}; are names in the order of its labels?")
         log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(names):,}", len(parts))
         joined = FeatureSet.join(parts)
         return FeatureSet(**joined.tensors(), about=joined.about, names=names)

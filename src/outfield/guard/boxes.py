@@ -212,7 +212,7 @@ class _Pooled:
         classes, moves = (getattr(layer, "out_features", 0) for layer in layers)
         if not classes or moves != 4 * classes:
             what = (
-                f"the head of this {type(network).__name__} has no cls_score, or no bbox_pred of four numbers a class"
+                f"this {type(network).__name__} has no cls_score in its head, or no bbox_pred of four numbers a class"
             )
             raise InputError(f"{what}; pass a callable that gives {', '.join(GIVEN)} for each image")
         self.network, self.classes = network, int(classes) - 1

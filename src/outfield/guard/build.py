@@ -311,11 +311,10 @@ class ImagePlan(Plan):
 
     def tell_held_out(self, count: int, left: int) -> None:
         """What is held out where nothing was given for that."""
-        what = f"{count:,} of {count + left:,} {self.units} are held out to set the threshold"
-        why = f"if the network was trained on them, it will refuse too many new {self.units}"
-        log.info(
-            "%s; %s: then give %s that it has not seen, with --held-out, in Python held_out=…", what, why, self.units
-        )
+        units = self.units
+        what = f"{count:,} of {count + left:,} {units} are held out to set the threshold"
+        why = f"if the network was trained on them, it will refuse too many new {units}"
+        log.info("%s; %s: then give %s that it has not seen, with --held-out, in Python held_out=…", what, why, units)
 
     def _first_look(self, network: Backbone, images: ImageSource, counts: list[int], labels: str, passes: int) -> None:
         """Before the long part: say what will be done and how long it takes; warn of a size that does not suit the network."""
@@ -386,9 +385,7 @@ def _check_origin(backbone: Backbone) -> None:
     except OutfieldError as error:
         same, why = False, str(error)
     if not same:
-        what = (
-            f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights"
-        )
+        what = f"a guard cannot hold {backbone.name}, because its library does not build the same from its weights"
         how = "build the guard in Python, of outfield.Backbone(network, preprocessing=…)"
         raise InputError(f"{what} ({why}); {how}, and pass the network when it is loaded")
 

@@ -35,7 +35,6 @@ RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("SIRC", {"second": "norm1"}, True), ("SIRC", {"second": "residual"}, True),
 )  # fmt: skip
 RESAMPLES = 100
-BY_P_VALUE = "by_p_value"
 SHOWN = 12  # pools of classes that are told
 Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]  # rows, their p-values, and which are OOD
 
@@ -113,16 +112,16 @@ class Decision:
         """What a file holds of it."""
         parts = {"per_class": self.per_class, "ranker": self.ranker, "acceptance": self.acceptance}
         inner = {name: one.record() for name, one in parts.items() if one is not None}
-        return Record.of({BY_P_VALUE: self.by_p_value}, **inner)
+        return Record.of({"by_p_value": self.by_p_value}, **inner)
 
     @classmethod
     def from_record(cls, record: Record, device: str) -> Decision:
         """What :meth:`record` gave."""
         kinds: dict[str, Any] = {"per_class": ClassThresholds, "ranker": Detector, "acceptance": Acceptance}
-        found = {name: kinds[name].from_record(record.part(name)) for name in record.header if name != BY_P_VALUE}
+        found = {name: kind.from_record(record.part(name)) for name, kind in kinds.items() if name in record.header}
         if "ranker" in found:
             found["ranker"].to(device)
-        return cls(**found, by_p_value=record.header.get(BY_P_VALUE, False))
+        return cls(**found, by_p_value=record.header.get("by_p_value", False))
 
     def lines(self, unit: str, names: Sequence[str] = ()) -> dict[str, str]:
         """What ``outfield guard show`` says of it."""

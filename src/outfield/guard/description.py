@@ -24,6 +24,7 @@ from outfield.stand_in import LEVELS
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
 # The quality of guards for which no stand-ins are made
 UNKNOWN = "not estimated for {}; outfield guard evaluate measures it on other ones"
+PARTS = ("detector.", "network.")
 ONE = {"boxes": "box", "texts": "text"}
 SHOWN = 12  # names of classes or columns that are listed
 
@@ -38,9 +39,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     limit, known, count = said["threshold"], said["provenance"], arrays["threshold.reference"].shape[0]
     unit, of_images, of_rows = READERS[kind].scored, kind == ImageReader.kind, kind == Reader.kind
     chosen = f"{count:,}{' held-out images' * of_images}" if of_images or of_rows else counted(count, ONE[unit])
-    sizes = {
-        name: sum(own.size for key, own in arrays.items() if key.startswith(name)) for name in ("network.", "detector.")
-    }
+    model, network = (sum(own.size for name, own in arrays.items() if name.startswith(part)) for part in PARTS)
     decided = {}
     if "decision" in said:
         decision = Decision.from_record(read_record(path, kind).part("decision"), "cpu")
@@ -50,8 +49,8 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     written = "" if of_rows else f", version {said[VERSION_ENTRY[kind]]}, by Outfield {said['outfield']}"
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes{written}",
-        **_about(kind, said, sizes["network."]),
-        "detector": _detector(said["detector"]) + (f", {sizes['detector.']:,} bytes" if of_images else ""),
+        **_about(kind, said, network),
+        "detector": _detector(said["detector"]) + (f", {model:,} bytes" if of_images else ""),
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID {unit}, chosen on {chosen}",
         **(built | decided if of_rows else decided | built),
     }
@@ -63,12 +62,14 @@ def _about(kind: str, said: Mapping[str, Any], size: int) -> dict[str, str]:
         columns = [f"{one['name']} ({one['kind']})" for one in (said["table"] or {"columns": ()})["columns"]]
         rows = f"a table of {counted(len(columns), 'column')}" if columns else "features"
         return {"rows": rows, **({"columns": _listed(columns)} if columns else {})}
-    network = said["network"]
+    network, origin = said["network"], said["network"]["origin"]
     names, bytes_ = _listed((said if "names" in said else network)["names"]), f"{size:,} bytes"
     if kind == ImageReader.kind:
         rounded = ", numbers of half as many bits in the file" if said["half"] else ""
+        held = f" ({origin['settings'].get('architecture', origin['kind'])})," if origin else ", not in the file:"
+        known = f"{held} fingerprint {network['fingerprint'][:16]}…{f', {bytes_}' if size else ''}"
         return {
-            "network": _network(network) + (f", {bytes_}" if size else ""),
+            "network": f"{network['name']}{known}",
             "images": str(Preprocessing.of_json(said["preprocessing"])),
             "classes": f"{network['classes']}{f': {names}' if names else ', without names'}",
             "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
@@ -78,7 +79,7 @@ def _about(kind: str, said: Mapping[str, Any], size: int) -> dict[str, str]:
     else:
         tokens = f"of each {network['limit'] or 'all'} tokens at most"
         told = {"texts": f"column {said['column'] or TEXT!r} of a table; {tokens}"}
-    held = bytes_ if network["origin"] else "not in the file"
+    held = bytes_ if origin else "not in the file"
     return {"network": f"{network['name']}, {held}", **told, "classes": names or "without names"}
 
 
@@ -104,13 +105,6 @@ def quality(said: Mapping[str, Any]) -> str:
     word = next(word for word, *least in QUALITY if near >= least[0] and far >= least[1])
     caught = f"{percent(near, 0)} of near and {percent(far, 0)} of far stand-ins for OOD images"
     return f"{word}. It catches {caught}"
-
-
-def _network(said: Mapping[str, Any]) -> str:
-    origin, known = said["origin"], f"fingerprint {said['fingerprint'][:16]}…"
-    if origin is None:
-        return f"{said['name']}, not in the file: {known}"
-    return f"{said['name']} ({origin['settings'].get('architecture', origin['kind'])}), {known}"
 
 
 def _detector(said: Mapping[str, Any]) -> str:

@@ -206,13 +206,14 @@ class UsualValues:
         """Why each of these rows, by its number in the table, is OOD; at most ``most`` columns of each."""
         if batch.features is not None and batch.cells is None:
             raise InputError("pass the table itself: its features do not say what the cells held")
-        usable, scores = np.array([one.error is None for one in verdicts]), verdicts.scores
+        usable = np.array([one.error is None for one in verdicts])
+        scores = verdicts.scores[usable]
         places = np.cumsum(usable) - 1  # of a row of the table among those that can be used
         wanted = [int(places[number]) for number in asked if usable[number]]
         changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
         at_once = max(1, ENTRIES // changed)
         parts = [wanted[start : start + at_once] for start in range(0, len(wanted), at_once)]
-        found = (one for part in parts for one in self._explained(batch, scores[usable][part], part))
+        found = (one for part in parts for one in self._explained(batch, scores[part], part))
         for number in asked:
             if (error := verdicts[number].error) is not None:
                 yield RowWhy.failed(number, error)
@@ -228,27 +229,23 @@ class UsualValues:
 
     def _explained(self, batch: Batch, scores: np.ndarray, part: list[int]) -> Iterator[RowWhy]:
         rows, about = batch.features.features.numpy()[part], batch.features.about  # type: ignore[union-attr]
-        lowest = self.lowest(rows, about, scores)
-        least, chosen, _ = lowest
+        least, chosen, _ = lowest = self.lowest(rows, about, scores)
         p_values, is_ood = self.threshold.p_value(scores).tolist(), self.threshold.is_ood(scores).tolist()
-        then = [
-            one(least.ravel()).numpy().reshape(least.shape) for one in (self.threshold.p_value, self.threshold.is_ood)
-        ]
         combined = self._together(rows, about, scores, lowest)
         for i, number in enumerate(part):
-            columns = []
+            columns, then = [], (self.threshold.p_value(least[i]).tolist(), self.threshold.is_ood(least[i]).tolist())
             for c in np.argsort(least[i], kind="stable").tolist():
                 column, score = self.table.columns[c], float(least[i, c])
                 told = _told(column, batch.cells[column.name].values[number], int(chosen[i, c]))  # type: ignore[index]
-                fall, p_value, ood = float(scores[i]) - score, float(then[0][i, c]), bool(then[1][i, c])
+                fall, p_value, ood = float(scores[i]) - score, then[0][c], then[1][c]
                 columns.append(ColumnWhy(column.name, column.kind, *told, fall, score, p_value, ood))
             alone = tuple(one.column for one in columns if not one.is_ood) if is_ood[i] else ()
             together, p_together = combined.get(i, ((), None))
             names = tuple(self.table.columns[c].name for c in together)
             numeric = [one for one in columns if one.deviations is not None]
             far = max(numeric, key=lambda one: abs(one.deviations or 0.0), default=None)
-            verdict = float(scores[i]), p_values[i], is_ood[i]
-            yield RowWhy(number, *verdict, alone, names, p_together, tuple(columns), far)
+            verdict = number, float(scores[i]), p_values[i], is_ood[i]
+            yield RowWhy(*verdict, alone, names, p_together, tuple(columns), far)
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
         """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is.

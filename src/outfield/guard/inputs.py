@@ -197,6 +197,6 @@ def _as_bytes(batch: Tensor) -> Tensor:
     if not batch.is_floating_point() or not (least >= 0 and most <= 1):
         what = f"the tensor holds {batch.dtype} from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]"
         raise InputError(
-            f"{what}; for tensors that are resized and normalised as the network takes them pass normalised=True"
+            f"{what}; pass normalised=True for tensors that are resized and normalised as the network takes them"
         )
     return batch.cpu().float().mul(255).round().to(torch.uint8)

@@ -317,11 +317,11 @@ class ImageReader(PixelReader):
         if built is None:
             if origin is None:
                 what = f"{path} does not hold its network ({said['name']}), which came from Python. In Python: Guard.load(path, "
-                what += "network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or check it"
-                export = (
+                what += "network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or check it, "
+                what += (
                     "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
                 )
-                raise InputError(f"{what}, {export}")
+                raise InputError(what)
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         way, about = Preprocessing.of_json(header["preprocessing"]), {name: said[name] for name in ABOUT}
@@ -347,10 +347,9 @@ def check_network(path: PathLike, found: str | None, expected: str | None, given
 
 def looked_into(backbone: Backbone, **settings: Any) -> tuple[Extraction, dict[str, Tensor]]:
     """The way through a network, which knows where to look into it, and all fields of two images of noise."""
-    way = backbone.preprocessing
-    extraction = Extraction(
-        backbone.network, backbone.device, way, backbone.head, **{"precision": "float32"} | settings
-    )
+    way, network = backbone.preprocessing, backbone.network
+    settings = {"precision": "float32", **settings}
+    extraction = Extraction(network, backbone.device, way, backbone.head, **settings)
     noise = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (PROBES, *way.size, way.channels), generator=noise, dtype=torch.uint8)
     return extraction, next(iter(extraction.run([images], PROBES)))[1]

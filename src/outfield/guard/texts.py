@@ -269,12 +269,8 @@ class Texts(Reader):
     # Its part of the guard's file
 
     def record(self) -> Record:
-        said = {
-            "name": self.name,
-            "origin": self.origin.to_json(),
-            "fingerprint": self.fingerprint,
-            "limit": self.longest,
-        }
+        said: dict[str, Any] = {"name": self.name, "origin": self.origin.to_json(), "fingerprint": self.fingerprint}
+        said["limit"] = self.longest
         settings = {"names": list(self.names), "column": self.column, "label": self.label, "half": self.float16}
         text = torch.frombuffer(bytearray(self.tokens.encode()), dtype=torch.uint8)
         state = self.origin.state(self.network)
