@@ -194,7 +194,10 @@ def test_so_many_held_out_rows_as_it_asks_for_do(detector, count):
 def test_rows_without_classes_or_logits_are_told():
     plain = make_set(300, 8, 4, seed=1)
     bare = of.FeatureSet(plain.features, labels=plain.labels)
-    for settings, message in (({"accuracy": 0.9}, "logits and labels"), ({"threshold": "per class"}, "predicted class")):
+    for settings, message in (
+        ({"accuracy": 0.9}, "logits and labels"),
+        ({"threshold": "per class"}, "predicted class"),
+    ):
         with pytest.raises(of.InputError, match=message):
             of.Guard.build_rows(bare, network_features=True, detector="SSD", device="cpu", **settings)
 

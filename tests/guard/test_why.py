@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -301,10 +301,6 @@ def test_words_and_plain_data(straight):
     assert (plain["row"], plain["alone"], plain["together"], plain["error"]) == (0, ["b"], [], None)
     assert repr(found).startswith(f"RowWhy(row 0: p-value {found.p_value:.3g}, explained by b; b = -900 (-9.")
     assert repr(found.columns[0]).startswith("ColumnWhy(b = -900 (-9.")
-    with pytest.raises(FrozenInstanceError):
-        found.row = 2
-    with pytest.raises(FrozenInstanceError):
-        found.columns[0].fall = 2
     one = ColumnWhy("a", "number", 3.0, 1.0, 2.5, 4.0, 0.5, 0.25, False)
     assert one.text == "a = 3 (+2.5 sd), with 1 p-value 0.25"
     assert repr(one) == "ColumnWhy(a = 3 (+2.5 sd), with 1 p-value 0.25, score 0.5: 4 lower)"

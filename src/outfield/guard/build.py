@@ -277,10 +277,10 @@ class ImagePlan(Plan):
             return made.map(lambda one: extract(one, views))
 
         def rows(views: Views | str) -> Rows:
-            fitted, chosen, made = _labelled(extract(train, views, own), alone), None, None
+            fitted, chosen = _labelled(extract(train, views, own), alone), None
             if choose is not None:
                 chosen = _labelled(extract(choose, views, held_own), alone)
-                made = played(choose, chosen, views, STAND_INS) if model.uses_stand_ins else None
+            made: Any = played(choose, chosen, views, STAND_INS) if chosen and model.uses_stand_ins else None
             return Rows(fitted, chosen, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
 
         if views is None:
@@ -288,9 +288,8 @@ class ImagePlan(Plan):
             log.info("views %s", found)
             views = Views.of(found.views)
         fitted, limits = rows(views), extract(calibrate, views, held_own)
-        right = None
-        if labels == held_labels == GIVEN:
-            right = _accuracy(network.name, self.units, [one.in_memory() for one in (fitted.held_out, limits) if one])
+        known = [one.in_memory() for one in (fitted.held_out, limits) if one]
+        right = _accuracy(network.name, self.units, known) if labels == held_labels == GIVEN else None
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
