@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.backbone import Backbone, Odin, Views, accuracy, match_labels
+from outfield.backbone import MOST_NAMED, Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
 from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views, labels_of
-from outfield.errors import FileFormatError, InputError, OutfieldError, TooFewSamplesError, as_ours
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, TooFewSamplesError, as_ours
 from outfield.features import (
     HEAD_FIELDS,
     NETWORK,
@@ -36,7 +36,7 @@ from outfield.features import (
     stratified_rows,
 )
 from outfield.features import TABLE_ENDINGS as ENDINGS
-from outfield.files import PathLike, Record
+from outfield.files import PathLike, Record, as_path
 from outfield.guard.boxes import network_fingerprint
 from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
@@ -224,16 +224,24 @@ class ImagePlan(Plan):
 
     def named_views(self) -> Views | None:
         """The views that are averaged over; None for "auto", where stand-ins choose."""
-        if self.views != AUTO:
+        if self.views == AUTO:
+            if not (model := self.unfitted()).uses_stand_ins:
+                name, known = type(model).__name__, ", ".join(CHOICES)
+                raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
+            return None
+        try:
             return Views.of(self.views)
-        if not (model := self.unfitted()).uses_stand_ins:
-            name, known = type(model).__name__, ", ".join(CHOICES)
-            raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
-        return None
+        except InputError as error:
+            right = f"flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, or in Python an outfield.Views"
+            raise InputError(f"views is {self.views!r:.100}; it must be {right}") from error
 
     def images(self, given: ImageSource | PathLike) -> ImageSource:
         """The images of a folder or an ``.npz``; a source stays what it is."""
-        return given if isinstance(given, ImageSource) else open_images(given, on_error=self.on_error)
+        if isinstance(given, ImageSource):
+            return given
+        if not os.path.lexists(path := as_path(given, "images")):
+            raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
+        return open_images(path, on_error=self.on_error)
 
     def refuse(self, *names: str) -> None:
         """Refuse settings that guards of such inputs cannot have."""

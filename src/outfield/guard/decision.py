@@ -76,13 +76,12 @@ class Decision:
         """Rows with what is known of them."""
         return [(rows, *self.known(model.score(rows), rows, threshold)) for rows in parts]
 
-    def more(
-        self, rows: FeatureSet, classes: Sequence[int | None], known: tuple[Tensor, Tensor], names: Sequence[str]
-    ) -> list[dict[str, Any]]:
+    def more(self, rows: FeatureSet, known: tuple[Tensor, Tensor], names: Sequence[str]) -> list[dict[str, Any]]:
         """What verdicts on rows have beside what :meth:`known` gave."""
-        found: list[dict[str, Any]] = [{} for _ in classes]
+        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         if self.per_class is not None:
-            groups = {index: self.per_class.group(index or 0, names) for index in {*classes}}
+            classes = _classes(rows).tolist()
+            groups = {index: self.per_class.group(index, names) for index in {*classes}}
             found = [{"group": groups[index]} for index in classes]
         if self.ranker is not None and self.acceptance is not None:
             p_values, is_ood = known

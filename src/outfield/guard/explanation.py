@@ -18,6 +18,7 @@ from outfield.scores import Threshold
 
 MOST_TOGETHER = 3  # columns that are put to what is usual together, at most
 ENTRIES = 2**22  # numbers of changed rows that are scored at once, about: 16 MB
+Together = dict[int, tuple[tuple[int, ...], float]]
 Lowest = tuple[np.ndarray, np.ndarray, np.ndarray]
 Value = float | bool | str | None  # of a cell; None where it is missing
 SHOWN = 3  # columns that are named in a text
@@ -277,9 +278,7 @@ class UsualValues:
         scores = self.detector.score(FeatureSet(changed.reshape(-1, rows.shape[1]), about=about))
         return scores.double().numpy().reshape(len(options), len(rows))
 
-    def _together(
-        self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray, lowest: Lowest
-    ) -> dict[int, tuple[tuple[int, ...], float]]:
+    def _together(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray, lowest: Lowest) -> Together:
         """For OOD rows that no column alone explains, by their numbers: columns that do together, and the p-value then.
 
         Greedy: of the columns that are not as usual yet, the one whose change gives the lowest score is changed for good.
@@ -287,7 +286,7 @@ class UsualValues:
         left = np.flatnonzero(self.threshold.is_ood(scores).numpy())
         rows, now, (least, chosen, changes) = rows[left], scores[left], (part[left] for part in lowest)
         taken: list[tuple[int, ...]] = [()] * len(left)
-        found: dict[int, tuple[tuple[int, ...], float]] = {}
+        found: Together = {}
         for turn in range(MOST_TOGETHER):
             if not len(left):
                 break

@@ -350,7 +350,7 @@ class Guard:
         names, found = self.names, predicted(features)
         classes: list[int | None] = [None] * len(features) if found is None else found.tolist()
         p_values, is_ood = self._rule.known(scores, features, self.threshold)
-        more = self._rule.more(features, classes, (p_values, is_ood), names)
+        more = self._rule.more(features, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
         columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
         verdicts = []

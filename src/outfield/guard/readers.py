@@ -218,12 +218,7 @@ class ImageReader(PixelReader):
     extraction: Extraction
 
     def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        views: Views | str | int | None = None,
-        precision: str = "float32",
-        float16: bool = False,
+        self, backbone: Backbone, *, views: Any = None, precision: str = "float32", float16: bool = False
     ) -> None:
         super().__init__(backbone.names)
         self.backbone, self.views, self.precision, self.float16 = backbone, Views.of(views), precision, float16
@@ -316,12 +311,14 @@ class ImageReader(PixelReader):
         built = network
         if built is None:
             if origin is None:
-                what = f"{path} does not hold its network ({said['name']}), which came from Python. In Python: Guard.load(path, "
-                what += "network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or check it, "
-                what += (
+                what = f"{path} does not hold its network ({said['name']}), which came from Python"
+                here = (
+                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network"
+                )
+                how = (
                     "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
                 )
-                raise InputError(what)
+                raise InputError(f"{what}. In Python: {here}. To serve or check it, {how}")
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         way, about = Preprocessing.of_json(header["preprocessing"]), {name: said[name] for name in ABOUT}

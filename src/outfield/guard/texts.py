@@ -203,14 +203,14 @@ class Texts(Reader):
 
     # Rows
 
-    def rows(self, given: Any, on_error: str = "fail") -> FeatureSet:
-        """Features and logits of texts, with labels where they have classes; what is no text is left out, or an error."""
-        found = (given if isinstance(given, Opened) else self.open(given)).usable(on_error)
+    def rows(self, given: Any) -> FeatureSet:
+        """Features and logits of texts, with labels where they have classes; what is no text is an error."""
+        found = given if isinstance(given, Opened) else self.open(given)
         if not len(found):
             raise InputError(f"there is no text in {found.source}, which is empty")
         parts: list[FeatureSet] = []
         with bar("reading texts", len(found), "texts") as advance:
-            for batch in self._batches(found.cells, "fail"):
+            for batch in self._batches(found.cells, "fail", f"{found.source} row "):
                 parts.append(cast(FeatureSet, batch.features))
                 advance(PIECE * len(parts))
         joined = FeatureSet.join(parts)
