@@ -253,7 +253,7 @@ def test_pixels_are_prepared_one_by_one_and_judged_together(network):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"keep": 0}, "keep is 0"), ({"seed": -1}, "seed is -1"), ({"float16": 1}, "float16 is 1"),
+        ({"keep": 0}, "keep is 0"), ({"seed": -1}, "seed is -1"),
         ({"max_train": 0}, "max_train is 0"), ({"detector": 3}, "detector is 3"), ({"detector": "nothing"}, "nothing"),
         ({"views": "nine"}, "views is 'nine'"), ({"device": "tpu?"}, "device"), ({"precision": "int8"}, "precision is 'int8'"),
     ],

@@ -122,8 +122,8 @@ class Boxes(PixelReader):
             what = f"the object detector gives {found!r:.60} for a list of one image"
             raise InputError(f"{what}; it must give {', '.join(GIVEN)}, as one mapping in a list")
         with as_ours("the object detector gives what is no numbers", InputError, ValueError, TypeError, RuntimeError):
-            fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
-        fields = {name: value if value.dim() else value[None] for name, value in fields.items()}
+            given = {name: torch.as_tensor(one[name]) for name in (*GIVEN, *MORE) if name in one}
+            fields = {name: torch.atleast_1d(value.detach().cpu()) for name, value in given.items()}
         shapes, count = {name: tuple(value.shape) for name, value in fields.items()}, len(fields["boxes"])
         if any(shape[0] != count for shape in shapes.values()) or (count and shapes["boxes"] != (count, 4)):
             raise InputError(f"the object detector gives {shapes} for an image; n boxes are (n, 4), with n of all else")

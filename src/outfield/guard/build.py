@@ -82,8 +82,8 @@ class Plan:
     units: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        right = isinstance(self.detector, Detector | str | None)
-        require(right, "detector", self.detector, "a detector, its name, or None")
+        known = isinstance(self.detector, Detector | str | None)
+        require(known, "detector", self.detector, "a detector, its name, or None")
         check_keep(self.keep)
         require_choice("threshold", self.threshold, (GLOBAL, PER_CLASS))
         if self.accuracy is not None:
@@ -92,7 +92,6 @@ class Plan:
         if self.max_train is not None:
             require_number("max_train", self.max_train, least=1, whole=True)
         resolve_device(self.device)
-        require(isinstance(self.float16, bool), "float16", self.float16, "True or False")
         self.unfitted()
 
     def unfitted(self, train: FeatureSource | None = None) -> Detector:
@@ -268,8 +267,9 @@ class ImagePlan(Plan):
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
         self._first_look(network, source, [0 if one is None else len(one) for one in parts], labels, passes)
         if alone:
-            what = f"the folders are not the network's {classes:,} classes"
-            log.info("%s: the detector uses its features, not its logits", what)
+            log.info(
+                "the folders are not the network's %s classes: the detector uses its features, not its logits", classes
+            )
 
         def extract(images: ImageSource, views: Views | str, labels: bool = False) -> FeatureSet:
             return network.extract(
@@ -503,8 +503,6 @@ class RowPlan(Plan):
         super().__post_init__()
         good = not isinstance(self.names, str) and all(isinstance(name, str) for name in self.names)
         require(good, "names", self.names, "a text for each class")
-        right = isinstance(self.network_features, bool | None)
-        require(right, "network_features", self.network_features, "True, False, or None to look at the rows")
 
     def build(self, rows: Any, held_out: Any = None, reader: Reader | None = None) -> Guard:
         """See :meth:`outfield.Guard.build_rows`; rows that a reader gave have that one."""
