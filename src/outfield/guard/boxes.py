@@ -211,9 +211,7 @@ class _Pooled:
         layers = (getattr(predictor, name, None) for name in ("cls_score", "bbox_pred"))
         classes, moves = (getattr(layer, "out_features", 0) for layer in layers)
         if not classes or moves != 4 * classes:
-            what = (
-                f"this {type(network).__name__} has no cls_score in its head, or no bbox_pred of four numbers a class"
-            )
+            what = f"a {type(network).__name__} has no cls_score in its head, or no bbox_pred of four numbers a class"
             raise InputError(f"{what}; pass a callable that gives {', '.join(GIVEN)} for each image")
         self.network, self.classes = network, int(classes) - 1
 

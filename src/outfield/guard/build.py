@@ -267,9 +267,8 @@ class ImagePlan(Plan):
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
         self._first_look(network, source, [0 if one is None else len(one) for one in parts], labels, passes)
         if alone:
-            log.info(
-                "the folders are not the network's %s classes: the detector uses its features, not its logits", classes
-            )
+            what = f"the folders are not the network's {classes:,} classes"
+            log.info("%s: the detector uses its features, not its logits", what)
 
         def extract(images: ImageSource, views: Views | str, labels: bool = False) -> FeatureSet:
             return network.extract(
