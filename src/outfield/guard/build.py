@@ -540,9 +540,8 @@ class RowPlan(Plan):
             copies = numbered(zip(*(column.tolist() for column in texts.values()), strict=True))
             labels = np.unique(texts[label], return_inverse=True)[1] if label in texts else None
             train, held_out = self.split(train, labels, copies)
-        table = TablePreprocessing.fit(
-            train, label, self.columns, missing=self.missing, categories=self.categories, ignore_extra=self.ignore_extra
-        )
+        way = {"missing": self.missing, "categories": self.categories, "ignore_extra": self.ignore_extra}
+        table = TablePreprocessing.fit(train, label, self.columns, **way)  # type: ignore[arg-type]
         return TableReader(table, self.names), table(train), table(held_out)
 
     def _of_features(self, features: FeatureSet, held_out: Any) -> tuple[Reader, FeatureSet, FeatureSet]:

@@ -196,7 +196,5 @@ def _as_bytes(batch: Tensor) -> Tensor:
     least, most = float(batch.min()), float(batch.max())
     if not batch.is_floating_point() or not (least >= 0 and most <= 1):
         what = f"the tensor holds {batch.dtype} from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]"
-        raise InputError(
-            f"{what}; pass normalised=True for tensors that are resized and normalised as the network takes them"
-        )
+        raise InputError(f"{what}; for tensors that are resized and normalised already pass normalised=True")
     return batch.cpu().float().mul(255).round().to(torch.uint8)

@@ -308,17 +308,13 @@ class ImageReader(PixelReader):
     def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
         header, (said, state) = record.header, record.part("network")
         origin = None if said["origin"] is None else Origin.of_json(said["origin"])
+        if network is None and origin is None:
+            what = f"{path} does not hold its network ({said['name']}), which came from Python"
+            load = "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network"
+            how = "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
+            raise InputError(f"{what}. In Python: {load}. To serve or check it, {how}")
         built = network
-        if built is None:
-            if origin is None:
-                what = f"{path} does not hold its network ({said['name']}), which came from Python"
-                here = (
-                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network"
-                )
-                how = (
-                    "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
-                )
-                raise InputError(f"{what}. In Python: {here}. To serve or check it, {how}")
+        if network is None and origin is not None:
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         way, about = Preprocessing.of_json(header["preprocessing"]), {name: said[name] for name in ABOUT}

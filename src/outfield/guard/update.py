@@ -74,8 +74,7 @@ def updated(
     found = {} if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
     chosen, known = found.get("sample") if sample is None else _inputs(guard, sample), found.get("known")
     if chosen is None:
-        where = "" if reviewed is None else f" in {reviewed}"
-        what = f"there are no known inputs of a random sample{where}"
+        what = "there are no known inputs of a random sample" + ("" if reviewed is None else f" in {reviewed}")
         raise InputError(f"{what}; only such may choose a threshold: {BIASED}")
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
@@ -89,8 +88,7 @@ def updated(
         kept = _without_copies(guard, whole, chosen)
         made = _refitted(guard, kept, chosen, workers)
         told |= {"trained": _count(kept), "copies": _count(whole) - _count(kept)}
-    others = "others, known" if train is None else "others, known, trained on"
-    changes = []
+    changes, others = [], "others, known" + ", trained on" * (train is not None)
     for name, inputs in (("sample, known", chosen), (others, known), ("unknown", found.get("unknown"))):
         if inputs is not None:
             verdicts = (one.judge(_rows(one, inputs, workers)) for one in (guard, made))
