@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -91,12 +91,7 @@ def _coco(path: Path) -> Iterator[Annotated]:
 class BoxPlan(ImagePlan):
     """Settings of a guard of boxes, see :meth:`outfield.Guard.build`; of those of images only ``on_error``."""
 
-    unit: ClassVar[str] = "box"
-    units: ClassVar[str] = "boxes"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse("threshold", "accuracy", "views", "precision", "float16")
+    unit, units, refused = "box", "boxes", ("threshold", "accuracy", "views", "precision", "float16")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""

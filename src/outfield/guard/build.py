@@ -213,13 +213,16 @@ class ImagePlan(Plan):
     batch_size: int = 512
     workers: int | None = None
     on_error: str = "skip"
-    unit: ClassVar[str] = "image"
-    units: ClassVar[str] = "images"
+    unit, units = "image", "images"
+    refused: ClassVar[Sequence[str]] = ()  # settings that guards of such inputs cannot have
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.named_views()
         require_choice("on_error", self.on_error, ON_ERROR)
+        for name in self.refused:
+            if (value := getattr(self, name)) != getattr(ImagePlan, name):
+                raise InputError(f"{name} is {value!r}, which a guard of {self.units} cannot have; leave it out")
 
     def named_views(self) -> Views | None:
         """The views that are averaged over; None for "auto", where stand-ins choose."""
@@ -241,12 +244,6 @@ class ImagePlan(Plan):
         if not os.path.lexists(path := as_path(given, "images")):
             raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
         return open_images(path, on_error=self.on_error)
-
-    def refuse(self, *names: str) -> None:
-        """Refuse settings that guards of such inputs cannot have."""
-        for name in names:
-            if (value := getattr(self, name)) != getattr(ImagePlan, name):
-                raise InputError(f"{name} is {value!r}, which a guard of {self.units} cannot have; leave it out")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build`."""
@@ -558,12 +555,7 @@ class RowPlan(Plan):
 class TextPlan(ImagePlan):
     """Settings of a guard of texts, see :meth:`outfield.Guard.build`; of those of images ``float16`` and ``on_error``."""
 
-    unit: ClassVar[str] = "text"
-    units: ClassVar[str] = "texts"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse("views", "precision")
+    unit, units, refused = "text", "texts", ("views", "precision")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard of what the classifier gives for texts, which are given as :meth:`outfield.Texts.open` takes them."""

@@ -513,8 +513,7 @@ def kind_of_guard(path: PathLike) -> str:
 
 def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
     """Refuse a guard's file that a later version of Outfield wrote."""
-    version = header[VERSION_ENTRY[kind]]
-    if version > VERSION:
+    if (version := header[VERSION_ENTRY[kind]]) > VERSION:
         what = f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield"
         raise FileFormatError(f"{what} {__version__}, which reads versions up to {VERSION}: install a newer one")
 

@@ -116,6 +116,7 @@ class Texts(Reader):
     def _ready(self, network: Any, tokens: str, limit: Any, source: str) -> None:
         """Take network and tokenizer, and find where to look by a first text."""
         self.network, self.tokens, self._told = network, tokens, False
+        self.device: torch.device = next(network.parameters()).device
         self.longest, tokenizers = _longest(network, limit), library("tokenizers", extra="hf")
         with as_ours(f"{source} holds no tokenizer that tokenizers can read", FileFormatError):
             self.tokenizer = tokenizers.Tokenizer.from_str(tokens)
@@ -140,12 +141,6 @@ class Texts(Reader):
         self.classes = int(self.probe.shapes["logits"][1])
         if self.classes < 2:
             raise FileFormatError(f"{source} gives one number for a text, which is a regression; guards need classes")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network runs."""
-        found: torch.device = next(self.network.parameters()).device
-        return found
 
     @property
     def last_layer(self) -> dict[str, Tensor]:

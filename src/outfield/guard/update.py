@@ -85,9 +85,9 @@ def updated(
         made = _recalibrated(guard, rows)
     else:
         whole = _inputs(guard, train) if known is None else _joined(guard, [_inputs(guard, train), known])
-        kept = _without_copies(guard, whole, chosen)
-        made = _refitted(guard, kept, chosen, workers)
-        told |= {"trained": _count(kept), "copies": _count(whole) - _count(kept)}
+        new = _without_copies(guard, whole, chosen, len(rows))
+        made = _refitted(guard, part(whole, new), chosen, workers)
+        told |= {"trained": int(new.sum()), "copies": int((~new).sum())}
     changes, others = [], "others, known" + ", trained on" * (train is not None)
     for name, inputs in (("sample, known", chosen), (others, known), ("unknown", found.get("unknown"))):
         if inputs is not None:
@@ -173,10 +173,6 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
     return {name: np.array(values, object) for name, values in columns.items()}
 
 
-def _count(inputs: Any) -> int:
-    return len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(inputs)
-
-
 def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
     """Several inputs as one, with what all of them have."""
     if guard.takes == "images":
@@ -212,16 +208,16 @@ class _Several(ImageSource):
         return part[place]
 
 
-def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:
-    """Training inputs that are not in the sample: what was trained on is known too well to calibrate."""
+def _without_copies(guard: Guard, train: Any, sample: Any, count: int) -> np.ndarray:
+    """Which training inputs are not in the sample of so many: what was trained on is known too well to calibrate."""
     if guard.takes == "images":
         numbers = image_copies(_Several([sample, train]))
     else:
         numbers = copies_of(*(guard.features(one) for one in (sample, train))).numpy()
-    new = numbers[_count(sample) :] >= _count(sample)
+    new: np.ndarray = numbers[count:] >= count
     if not new.any():
         raise InputError("all training inputs are in the sample, too; train on others")
-    return part(train, new)
+    return new
 
 
 def _rows(guard: Guard, inputs: Any, workers: int | None) -> FeatureSet:
