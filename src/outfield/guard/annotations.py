@@ -32,15 +32,13 @@ MATCHED = 0.5
 ENDS = ("xmin", "ymin", "xmax", "ymax")
 
 
-def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterator[Annotated]:
+def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterable[Annotated]:
     """Images with their boxes: triples as they are, or of a file or folder of Pascal VOC or COCO."""
     if not isinstance(given, str | os.PathLike):
-        yield from given
-        return
-    path = as_path(given, "annotated images")
-    if not path.exists():
+        return given
+    if not (path := as_path(given, "annotated images")).exists():
         raise StorageError(f"cannot read {path}: there is no such file or folder")
-    yield from (_coco if path.suffix == ".json" else _voc)(path)
+    return (_coco if path.suffix == ".json" else _voc)(path)
 
 
 def are_annotated(path: Path) -> bool:
@@ -51,9 +49,8 @@ def are_annotated(path: Path) -> bool:
 def _voc(path: Path) -> Iterator[Annotated]:
     """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
     root = path if path.is_dir() else path.parent.parent.parent
-    if path.is_dir():
-        names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
-    else:
+    names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
+    if root != path:
         names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not names:
         what = f"{path} has no annotated images: Annotations/*.xml of Pascal VOC"
