@@ -82,8 +82,8 @@ class Plan:
     units: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        known = isinstance(self.detector, Detector | str | None)
-        require(known, "detector", self.detector, "a detector, its name, or None")
+        known = "a detector, its name, or None"
+        require(isinstance(self.detector, Detector | str | None), "detector", self.detector, known)
         check_keep(self.keep)
         require_choice("threshold", self.threshold, (GLOBAL, PER_CLASS))
         if self.accuracy is not None:

@@ -109,8 +109,8 @@ def quality(said: Mapping[str, Any]) -> str:
 
 def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
-    plain = [(one["detector"], one["settings"]) for one in members if "detector" in one]
-    made = [construct(DETECTORS[name], {key: from_plain(own[key]) for key in own}) for name, own in plain]
+    plain = [(DETECTORS[one["detector"]], one["settings"]) for one in members if "detector" in one]
+    made = [construct(kind, {key: from_plain(own[key]) for key in own}) for kind, own in plain]
     return " of ".join([said["detector"], *([" + ".join(names_of(made))] if made else ())])
 
 

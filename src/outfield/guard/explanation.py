@@ -208,8 +208,7 @@ class UsualValues:
         if batch.features is not None and batch.cells is None:
             raise InputError("pass the table itself: its features do not say what the cells held")
         usable = np.array([one.error is None for one in verdicts])
-        scores = verdicts.scores[usable]
-        places = np.cumsum(usable) - 1  # of a row of the table among those that can be used
+        scores, places = verdicts.scores[usable], np.cumsum(usable) - 1  # of a row among those that can be used
         wanted = [int(places[number]) for number in asked if usable[number]]
         changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
         at_once = max(1, ENTRIES // changed)

@@ -109,11 +109,9 @@ class Reader:
     def verdicts(self, batch: Batch, judged: Judge) -> list[Verdict]:
         """A verdict on each input of a batch, whether it could be read or not; ``judged`` gives one for each row."""
         good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
-        found = iter(() if batch.features is None else judged(batch.features, good))
-        return [
-            Verdict.failed(name, batch.errors[place]) if place in batch.errors else next(found)
-            for place, name in enumerate(batch.names)
-        ]
+        rows = iter(() if batch.features is None else judged(batch.features, good))
+        found = ((name, batch.errors.get(place)) for place, name in enumerate(batch.names))
+        return [next(rows) if error is None else Verdict.failed(name, error) for name, error in found]
 
     def read_one(self, x: Any, on_error: str = "fail") -> Batch:
         """The rows of one table, array or file."""

@@ -129,8 +129,8 @@ class Texts(Reader):
         known = max(*self.tokenizer.get_vocab().values(), *probe.ids, 0) + 1
         embedded = network.get_input_embeddings().num_embeddings
         if known > embedded:
-            what = f"{source}: its tokenizer has {known:,} tokens, its network {embedded:,}"
-            raise FileFormatError(f"{what}; it is another's")
+            what = f"its tokenizer has {known:,} tokens, its network {embedded:,}; it is another's"
+            raise FileFormatError(f"{source}: {what}")
         whole = f"{network_fingerprint(network)}|{self.longest}|{tokens}"
         self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
         self._about = {NETWORK: network_text(self.name, self.fingerprint)}

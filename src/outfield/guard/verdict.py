@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -202,9 +202,6 @@ class Verdicts(Sequence[Verdict]):
 
     def __getitem__(self, index: int | slice) -> Verdict | Verdicts:
         return Verdicts(self._verdicts[index], self.what) if isinstance(index, slice) else self._verdicts[index]
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self._verdicts)
 
     @property
     def scores(self) -> np.ndarray:
