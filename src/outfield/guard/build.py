@@ -170,20 +170,17 @@ class Plan:
         log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", self.units)
         return part(given, stratified_rows(total, self.max_train, seed=self.seed + 2, labels=given.labels).numpy())
 
-    def fit(
-        self, reader: Reader, train: FeatureSource, choose: Any, calibrate: FeatureSet, stand_ins: Any = None
-    ) -> Guard:
+    def fit(self, reader: Reader, train: FeatureSource, choose: Any, held: FeatureSet, stand_ins: Any = None) -> Guard:
         """The guard of a detector that is fitted on rows, with a threshold and decision on rows that it has not seen."""
         model = self.unfitted(train).fit(train, held_out=choose, stand_ins=stand_ins)
         if stand_ins is not None:
             log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model)
-        limits, tests = divided(calibrate, self.keep, self.accuracy, self.seed + 3)
-        scores = model.score(limits)
-        threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
+        limits, tests = divided(held, self.keep, self.accuracy, self.seed + 3)
+        threshold = Threshold.fit(model.score(limits), keep=self.keep, source=model.fingerprint())
         decision, rows = Decision(), train.in_memory()
         if self.threshold == PER_CLASS:
-            decision = Decision(thresholds_per_class(model, rows, limits, scores, self.keep))
+            decision = Decision(thresholds_per_class(model, rows, limits, self.keep))
         if self.accuracy is not None and tests is not None:
             first, second = decision.judged(model, threshold, limits, tests)
             found = acceptance_of(lambda one: self._kept(one.to(self.device).fit(rows)), first, second, self.accuracy)
@@ -393,9 +390,7 @@ def _check_origin(backbone: Backbone) -> None:
         raise InputError(f"{what} ({why}); {how}, and pass the network when it is loaded")
 
 
-def _of_folders(
-    network: Backbone, model: Detector, sources: Sequence[ImageSource | None]
-) -> tuple[Backbone, bool, int, bool]:
+def _of_folders(network: Backbone, model: Detector, sources: Sequence[Any]) -> tuple[Backbone, bool, int, bool]:
     """The network, cut to the classes that the folders have where these are some of its own; whether rows have what its blocks
     give, if the detector may use it; how many classes it has; and whether these are the folders'."""
     stages, logits = _looked_into(network, model)

@@ -36,6 +36,7 @@ RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
 )  # fmt: skip
 RESAMPLES = 100
 SHOWN = 12  # pools of classes that are told
+Fitted: TypeAlias = Callable[[Detector], Detector]
 Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]  # rows, their p-values, and which are OOD
 
 
@@ -91,9 +92,7 @@ class Decision:
                 one |= {"accept": accept, "p_right": chance, "why_not": None if accept else UNKNOWN if ood else UNSURE}
         return found
 
-    def recalibrated(
-        self, model: Detector, threshold: Threshold, limits: FeatureSet, tests: FeatureSet | None
-    ) -> Decision:
+    def recalibrated(self, model: Detector, threshold: Threshold, limits: FeatureSet, tests: Any) -> Decision:
         """The same decision on other held-out rows: pools of classes and the ranking of answers stay, since others chose them."""
         made = Decision()
         if (own := self.per_class) is not None:
@@ -141,19 +140,15 @@ class Decision:
         return told
 
 
-def thresholds_per_class(
-    model: Detector, train: FeatureSet, held_out: FeatureSet, scores: Tensor, keep: float
-) -> ClassThresholds:
+def thresholds_per_class(model: Detector, train: FeatureSet, rows: FeatureSet, keep: float) -> ClassThresholds:
     """A threshold for each class that the network predicts; training rows say which are rare, and which of these are alike."""
     classes, levels = _classes(train), model.score(train).double().cpu()
     counts = classes.bincount(minlength=train.shapes["logits"][1])
     sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, classes, levels)
-    return ClassThresholds.fit(scores, _classes(held_out).numpy(), counts, keep, sums / counts.clamp_min(1))
+    return ClassThresholds.fit(model.score(rows), _classes(rows).numpy(), counts, keep, sums / counts.clamp_min(1))
 
 
-def acceptance_of(
-    fitted: Callable[[Detector], Detector], first: Judged, second: Judged, accuracy: float
-) -> tuple[Detector, Acceptance, bool]:
+def acceptance_of(fitted: Fitted, first: Judged, second: Judged, accuracy: float) -> tuple[Detector, Acceptance, bool]:
     """The detector that ranks answers best by the first rows, the limit that the second test, and whether p-values take part."""
     ranked: list[tuple[np.ndarray, Detector, bool]] = []
     rows, p_values, is_ood = first

@@ -201,9 +201,7 @@ class UsualValues:
         ends = np.cumsum([entries.shape[1] for entries in self.usual]).tolist()
         self.places = [slice(end - own.shape[1], end) for own, end in zip(self.usual, ends, strict=True)]
 
-    def explain(
-        self, batch: Batch, verdicts: Verdicts, asked: Sequence[int], most: int | None = None
-    ) -> Iterator[RowWhy]:
+    def explain(self, batch: Batch, verdicts: Verdicts, asked: Sequence[int], most: int | None) -> Iterator[RowWhy]:
         """Why each of these rows, by its number in the table, is OOD; at most ``most`` columns of each."""
         if batch.features is not None and batch.cells is None:
             raise InputError("pass the table itself: its features do not say what the cells held")

@@ -65,9 +65,7 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     return {"window": window} | {name: _kept(guard, place, items) for name, items in groups.items() if items}
 
 
-def updated(
-    guard: Guard, reviewed: PathLike | None, sample: Any, train: Any, until: str | None, workers: int | None
-) -> Guard:
+def updated(guard: Guard, reviewed: Any, sample: Any, train: Any, until: str | None, workers: int | None) -> Guard:
     """See :meth:`outfield.Guard.updated`."""
     if guard.reader.scored == "boxes":
         raise InputError("a guard of boxes is built anew, of images whose new boxes are annotated")
