@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,11 +29,6 @@ class Given(NamedTuple):
     files: Sequence[str | None]
     single: bool
 
-    @property
-    def one(self) -> np.ndarray:
-        """The pixels of a single image."""
-        return pixels(self.images.items[0], "the image")  # type: ignore[union-attr]  # of which images are Items
-
 
 class Items(ImageSource):
     """Images of all kinds, each decoded when it is needed: paths, bytes, PIL images, arrays, or what could not be opened."""
@@ -47,18 +42,14 @@ class Items(ImageSource):
         return len(self.items)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return pixels(self.items[index], f"image {index}")
-
-
-def pixels(item: Any, where: str) -> np.ndarray:
-    """One of :class:`Items` as uint8 (H, W, 3); errors call it ``where``, or by its path."""
-    if isinstance(item, np.ndarray):
-        return item
-    if isinstance(item, Skipped):
-        raise StorageError(item.reason)
-    if isinstance(item, Path):
-        return ImageFiles(item.parent, [item.name])[0]
-    return decode(item, where) if isinstance(item, bytes) else pixels_of(item, where)
+        item, where = self.items[index], f"image {index}" if len(self.items) > 1 else "the image"
+        if isinstance(item, np.ndarray):
+            return item
+        if isinstance(item, Skipped):
+            raise StorageError(item.reason)
+        if isinstance(item, Path):
+            return ImageFiles(item.parent, [item.name])[0]
+        return decode(item, where) if isinstance(item, bytes) else pixels_of(item, where)
 
 
 def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
@@ -82,7 +73,7 @@ def one_image(x: Any) -> np.ndarray:
     given = as_given(x)
     if not given.single:
         raise InputError("prepare takes one image; give several to the guard itself")
-    return given.one
+    return cast(np.ndarray, given.images[0])
 
 
 def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:

@@ -216,7 +216,7 @@ class ImageReader(PixelReader):
     extraction: Extraction
 
     def __init__(
-        self, backbone: Backbone, *, views: Any = None, precision: str = "float32", float16: bool = False
+        self, backbone: Backbone, views: Any = None, precision: str = "float32", float16: bool = False
     ) -> None:
         super().__init__(backbone.names)
         self.backbone, self.views, self.precision, self.float16 = backbone, Views.of(views), precision, float16
@@ -273,7 +273,7 @@ class ImageReader(PixelReader):
             if found != wanted:  # many networks would take another size, too
                 raise InputError(f"normalised images have shape {found}; this network takes {wanted}")
         elif given.single and on_error == "fail":
-            images = torch.from_numpy(self.backbone.pixels(given.one))[None]
+            images = torch.from_numpy(self.backbone.pixels(images[0]))[None]
         errors: dict[int, str] | None = {} if on_error == "skip" else None
         pinned = self.extraction.device.type == "cuda"  # of the network; asking it would take longer
         whole = [images] if isinstance(images, Tensor) else read(images, way, self.rows, workers, pinned, errors)
