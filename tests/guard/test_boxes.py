@@ -13,7 +13,7 @@ from tests.helpers.boxes import scene, scenes, squares
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.guard import BoxPlan, describe_guard, overlaps, write_verdicts
+from outfield.guard import BoxPlan, describe_guard, write_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +168,6 @@ class TestBuilding:
                 of.Guard.build(boxes, [(scene(1, "red")[0], corners, ["red"])], device="cpu")
         with pytest.raises(of.InputError, match="views"):
             of.Guard.build(boxes, scenes(3), views="flip", device="cpu")
-
-    def test_overlap_is_intersection_over_union(self):
-        boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 2, 2]])
-        assert overlaps(boxes, torch.tensor([[0.0, 0, 4, 2], [5, 5, 6, 6]])).tolist() == [[0.5, 0], [0.5, 0]]
 
 
 def write_voc(folder, images):
@@ -342,6 +338,6 @@ class TestTorchvision:
         found = real[3](real[2][0]).boxes[0]
         part = [(real[2][0], [[found.left, found.top, found.right, found.bottom]], [found.class_name])]
         write_voc(folder / "part", part)
-        matched = len(BoxPlan().rows(real[1], folder / "part")[0])
+        matched = len(BoxPlan().rows(real[1], folder / "part"))
         told = outfield(*evaluate, "part", cwd=folder, code=0).stdout.splitlines()[2].split()
         assert 0 < int(told[1]) == matched < int(whole[2].split()[1])

@@ -33,9 +33,8 @@ def rows(n, seed, hard=0.2):
 
 @pytest.fixture(scope="module")
 def guard():
-    return of.Guard.build_rows(
-        rows(600, 1), rows(3000, 2), detector="SSD", accuracy=0.95, threshold="per class", device="cpu"
-    )
+    plan = {"detector": "SSD", "accuracy": 0.95, "threshold": "per class", "device": "cpu"}
+    return of.Guard.build_rows(rows(600, 1), rows(3000, 2), **plan)
 
 
 def test_accepted_answers_are_right_as_often_as_promised(guard):
@@ -89,14 +88,6 @@ def test_a_file_gives_equal_verdicts(guard, tmp_path):
     again, new = of.Guard.load(tmp_path / "a.guard", "cpu"), rows(100, 6)
     assert all(same(one, other) for one, other in zip(guard(new), again(new), strict=True))
     assert repr(again.decision.acceptance) == repr(guard.decision.acceptance)
-
-
-def test_a_rule_for_another_detector_is_refused(guard):
-    decision = guard.decision
-    with pytest.raises(of.InputError, match="not for this detector"):
-        Decision(None, of.GEN().fit(rows(100, 1)), decision.acceptance)
-    with pytest.raises(of.InputError, match="goes with the detector"):
-        Decision(None, None, decision.acceptance)
 
 
 def test_a_ranking_may_divide_by_the_p_value(guard, tmp_path):
@@ -177,7 +168,7 @@ def test_words_on_thresholds_of_classes():
         (
             {"accuracy": 0.999},
             of.TooFewSamplesError,
-            r"promise 98\.8 % right answers at most, not 99\.9 %.* about 13,480 held-out rows$",
+            r"promise 98\.8 % right answers at most, not 99\.9 %.* about 13,480",
         ),
         ({"accuracy": 0.99}, of.TooFewSamplesError, "Pass a lower accuracy, or"),
     ],

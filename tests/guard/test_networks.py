@@ -13,15 +13,8 @@ from outfield.backbone import Origin
 
 
 def in_a_folder(place):
-    config = transformers.ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        image_size=16,
-        patch_size=8,
-        num_labels=4,
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "image_size": 16, "patch_size": 8}
+    config = transformers.ViTConfig(**sizes, num_hidden_layers=1, num_attention_heads=2, num_labels=4)
     transformers.ViTForImageClassification(config).save_pretrained(place)
     transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(place)
     return of.Backbone.open(f"hf:{place}", device="cpu")
@@ -41,9 +34,8 @@ def in_an_exported_program(place):
     free = ({0: torch.export.Dim("N", min=1, max=2**30)},)
     body = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     network = nn.Sequential(*body, nn.Linear(8, 4))
-    torch.export.save(
-        torch.export.export(network.eval(), (torch.rand(2, 3, 16, 16),), dynamic_shapes=free), f"{place}.pt2"
-    )
+    program = torch.export.export(network.eval(), (torch.rand(2, 3, 16, 16),), dynamic_shapes=free)
+    torch.export.save(program, f"{place}.pt2")
     return of.Backbone.open(f"{place}.pt2", device="cpu", trust=True, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 

@@ -47,7 +47,7 @@ class TestRows:
             lambda t: t.BertForSequenceClassification(t.BertConfig(**WORDS, **SIZES, max_position_embeddings=LONGEST)),
             lambda t: t.RobertaForSequenceClassification(t.RobertaConfig(**WORDS, **SIZES, max_position_embeddings=12)),
             lambda t: t.GPT2ForSequenceClassification(
-                t.GPT2Config(**WORDS, n_embd=32, n_layer=2, n_head=2, n_positions=LONGEST)
+                t.GPT2Config(**WORDS, n_embd=32, n_layer=2, n_head=2, n_positions=16)
             ),
         ],
     )
@@ -104,14 +104,8 @@ class TestVerdicts:
         frame.to_csv(tmp_path / "a.csv", index=False)
         frame.to_parquet(tmp_path / "a.parquet")
         wanted = guard(texts).scores.tolist()
-        for given in (
-            np.array(texts),
-            frame,
-            frame["text"],
-            {"text": texts},
-            tmp_path / "a.csv",
-            tmp_path / "a.parquet",
-        ):
+        files = (tmp_path / "a.csv", tmp_path / "a.parquet")
+        for given in (np.array(texts), frame, frame["text"], {"text": texts}, *files):
             assert guard(given).scores.tolist() == wanted
         found = [*guard.stream([str(tmp_path / "a.csv"), tmp_path / "no.csv"], on_error="skip")]
         assert [one.score for one in found[:7]] == wanted
@@ -121,13 +115,10 @@ class TestVerdicts:
     @pytest.mark.parametrize(
         ("cell", "words"),
         [
-            ("  ", "the text is empty"),
-            (None, "there is no text"),
-            (float("nan"), "there is no text"),
-            (3, "3 is no text"),
+            ("  ", "the text is empty"), (None, "there is no text"), (float("nan"), "there is no text"), (3, "3 is no text"),
             ("a\ud800", "the text holds half a character"),
         ],
-    )
+    )  # fmt: skip
     def test_what_is_no_text(self, guard, cell, words):
         with pytest.raises(of.InputError, match=f"text 2: {words}"):
             guard(["a cat", cell])
@@ -259,9 +250,8 @@ class TestFolder:
                 of.Texts(wrong)
 
     def test_one_output_is_no_classifier(self, tmp_path):
-        network = transformers.BertForSequenceClassification(
-            transformers.BertConfig(**{**WORDS, "num_labels": 1}, **SIZES)
-        )
+        config = transformers.BertConfig(**{**WORDS, "num_labels": 1}, **SIZES)
+        network = transformers.BertForSequenceClassification(config)
         with pytest.raises(of.FileFormatError, match="which is a regression"):
             reader(save_classifier(tmp_path, network))
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,6 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.features import Cells, Column
 from outfield.guard import ColumnWhy, RowWhy, TableReader
 from outfield.guard import explanation as why
 
@@ -138,16 +137,10 @@ def test_brute_force_through_whole_tables(detector):
     found = made.why(new, range(30))
     assert [one.row for one in found] == [*range(30)]
     verdicts = made(new)
-    changed = {
-        (name, value): made(new.assign(**{name: value})).scores
-        for name, values in {
-            "size": [made.table.columns[0].median],
-            "weight": [made.table.columns[1].median],
-            "town": ["Bonn", "Kiel", "Ulm"],
-            "member": [True],
-        }.items()
-        for value in values
-    }
+    medians = {column.name: [column.median] for column in made.table.columns}
+    usual = {**medians, "town": ["Bonn", "Kiel", "Ulm"], "member": [True]}
+    values = [(name, value) for name, own in usual.items() for value in own]
+    changed = {(name, value): made(new.assign(**{name: value})).scores for name, value in values}
     for one in found:
         assert one.score == verdicts[one.row].score
         assert one.is_ood == verdicts[one.row].is_ood
@@ -273,20 +266,16 @@ def test_a_loaded_guard_says_the_same(guard, tmp_path):
 def test_rows_are_asked_for_in_several_ways(guard):
     new = people(5, 5)
     for asked, numbers in (
-        (3, [3]),
-        ([3, 0], [3, 0]),
-        (np.array([4, 4], dtype=np.uint8), [4, 4]),
+        (3, [3]), ([3, 0], [3, 0]), (np.array([4, 4], np.uint8), [4, 4]), ([], []), ([False] * 5, []),
         (np.array([True, False, False, True, False]), [0, 3]),
-        ([], []),
-        ([False] * 5, []),
-    ):
+    ):  # fmt: skip
         assert [one.row for one in guard.why(new, asked)] == numbers
     told = guard.why(new, 0, most=2)[0]
     assert told.columns == guard.why(new, 0)[0].columns[:2]
     assert (told.is_ood, told.reason, told.alone) == (False, "not OOD", ())
     for wrong in (5, -1, [0, 5], [0.5], ["0"], [True], [[0]], "all"):
         with pytest.raises(
-            of.InputError, match=r"rows is .*; it must be numbers of rows from 0 to 4, a truth for each of 5 rows"
+            of.InputError, match=r"rows is .*; it must be numbers of rows from 0 to 4, a truth for each"
         ):
             guard.why(new, wrong)
     for wrong in (0, 1.5, "x"):
@@ -312,10 +301,6 @@ def test_words_and_plain_data(straight):
     assert (plain["row"], plain["alone"], plain["together"], plain["error"]) == (0, ["b"], [], None)
     assert repr(found).startswith(f"RowWhy(row 0: p-value {found.p_value:.3g}, explained by b; b = -900 (-9.")
     assert repr(found.columns[0]).startswith("ColumnWhy(b = -900 (-9.")
-    with pytest.raises(FrozenInstanceError):
-        found.row = 2
-    with pytest.raises(FrozenInstanceError):
-        found.columns[0].fall = 2
     one = ColumnWhy("a", "number", 3.0, 1.0, 2.5, 4.0, 0.5, 0.25, False)
     assert one.text == "a = 3 (+2.5 sd), with 1 p-value 0.25"
     assert repr(one) == "ColumnWhy(a = 3 (+2.5 sd), with 1 p-value 0.25, score 0.5: 4 lower)"
@@ -329,32 +314,13 @@ def test_words_and_plain_data(straight):
     three = RowWhy(7, 4.5, 0.01, True, (), tuple("abc"), 0.5)
     assert three.text == "explained by no single column, but by a, b and c together (p-value 0.5 then)"
     for value, shown in (
-        (None, "missing"),
-        (True, "true"),
-        (12345678.0, "12345678"),
-        (0.123456789, "0.123457"),
-        (1e15, "1e+15"),
-        ("a'b", '"a\'b"'),
-        ("x" * 40, repr("x" * 40)),
-        ("x" * 41, repr("x" * 39) + "…"),
-    ):
+        (None, "missing"), (True, "true"), (12345678.0, "12345678"), (0.123456789, "0.123457"), (1e15, "1e+15"),
+        ("a'b", '"a\'b"'), ("x" * 40, repr("x" * 40)), ("x" * 41, repr("x" * 39) + "…"),
+    ):  # fmt: skip
         assert replace(one, value=value, deviations=None, column="a\nb").own == f"'a\\nb' = {shown}"
 
 
 def test_deviations_are_told_where_a_standard_deviation_is_known():
-    for mean, scale, median, spread in (
-        (3.0, 2.0, 2.5, 2.0),
-        (7.0, 1.0, 7.0, None),  # a constant
-        (0.0, 1.0, 0.4, None),  # numbers as they are
-        (1e-17, 1.0, 0.4, 1.0),  # standardised before
-        (7.0, 2.0, 7.0, 2.0),
-        (0.0, 2.0, 0.0, 2.0),
-    ):
-        assert Column("x", "number", (), mean, scale, median).spread == spread
-    assert Column("x", "truth", (), 3.0, 2.0, 1.0).spread is None
-    assert Column("x", "text", ("a",), 0.0, 1.0, 0.0).spread is None
-    assert Column("x", "text", ("a", "b"), 0.0, 1.0, 0.0).usual.tolist() == [[1, 0], [0, 1]]
-    assert Column("x", "number", (), 3.0, 2.0, 2.0).usual.tolist() == [[-0.5]]
     frame = people(400, 0).assign(always=7.0, member=[True, True, False, True] * 100)
     made = of.Guard.build_rows(frame[:250], frame[250:], detector="SSD")
     (found,) = made.why(people(1, 5).assign(always=8.0, member=False, weight=1e300))
@@ -363,17 +329,6 @@ def test_deviations_are_told_where_a_standard_deviation_is_known():
     assert (told["member"].value, told["member"].usual, told["member"].deviations) == (False, True, None)
     assert told["weight"].deviations == 1e30
     assert "Infinity" not in json.dumps(found.to_dict())
-
-
-def test_cells_become_what_a_call_makes_of_them(guard):
-    new = people(4, 2)
-    cells = guard.table.cells(new)
-    assert torch.equal(guard.table.features_of(cells).features, guard.table(new).features)
-    assert guard.table.features_of({name: Cells(own.kind, own.values[:0]) for name, own in cells.items()}) is None
-    new.loc[1, "size"] = np.nan
-    some, errors = guard.table.usable_cells(new)
-    assert [*errors] == [1]
-    assert some["size"].values.tolist() == new["size"].dropna().tolist()
 
 
 def test_the_command_line_tells_the_columns(guard, tmp_path):

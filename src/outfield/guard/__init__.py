@@ -14,10 +14,8 @@ __getattr__, __dir__, __all__ = door(
         "readers": ("ImageReader", "Reader", "TableReader"),
         "review": ("ReviewFolder", "classes_of"),
         "texts": ("Texts",),
-        "verdict": (
-            "BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
-            "as_json_lines", "write_verdicts",
-        ),
+        "verdict": ("BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
+                    "as_json_lines", "write_verdicts"),
         "explanation": ("ColumnWhy", "ExplainedVerdict", "RowWhy"),
     },
 )  # fmt: skip

@@ -16,33 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.detectors import Rows
 from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError, as_ours
-from outfield.features import FeatureSet, stratified_rows
+from outfield.features import FeatureSet
 from outfield.files import PathLike, as_path, open_to_read
 from outfield.guard.boxes import Boxes, floats
-from outfield.guard.build import TO_CHOOSE, ImagePlan
+from outfield.guard.build import ImagePlan
 from outfield.guard.guard import Guard
 from outfield.guard.inputs import as_given
 from outfield.percent import counted
 
 log = logging.getLogger(__name__)
-Annotated = tuple[Any, Any, Any]
-"""An image, boxes (n, 4) in it, and the label or name of each."""
+Annotated = tuple[Any, Any, Any]  # an image, boxes (n, 4) in it, and the label or name of each
+# Overlap (intersection over union) with an annotated box of its class from which on a box counts as found
 MATCHED = 0.5
-"""Overlap (intersection over union) with an annotated box of its class from which on a box counts as found."""
 ENDS = ("xmin", "ymin", "xmax", "ymax")
 
 
-def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterator[Annotated]:
+def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterable[Annotated]:
     """Images with their boxes: triples as they are, or of a file or folder of Pascal VOC or COCO."""
     if not isinstance(given, str | os.PathLike):
-        yield from given
-        return
-    path = as_path(given, "annotated images")
-    if not path.exists():
+        return given
+    if not (path := as_path(given, "annotated images")).exists():
         raise StorageError(f"cannot read {path}: there is no such file or folder")
-    yield from (_coco if path.suffix == ".json" else _voc)(path)
+    return (_coco if path.suffix == ".json" else _voc)(path)
 
 
 def are_annotated(path: Path) -> bool:
@@ -54,7 +50,7 @@ def _voc(path: Path) -> Iterator[Annotated]:
     """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
     root = path if path.is_dir() else path.parent.parent.parent
     names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
-    if not path.is_dir():
+    if root != path:
         names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not names:
         what = f"{path} has no annotated images: Annotations/*.xml of Pascal VOC"
@@ -66,11 +62,8 @@ def _voc(path: Path) -> Iterator[Annotated]:
             with open_to_read(file) as opened:
                 objects = [*ElementTree.parse(opened).iter("object")]
             boxes = [[float(one.findtext(f"bndbox/{end}", "")) for end in ENDS] for one in objects]
-        yield (
-            images.get(name, root / "JPEGImages" / f"{name}.jpg"),
-            boxes,
-            [one.findtext("name", "") for one in objects],
-        )
+        file = images.get(name, root / "JPEGImages" / f"{name}.jpg")
+        yield file, boxes, [one.findtext("name", "") for one in objects]
 
 
 def _coco(path: Path) -> Iterator[Annotated]:
@@ -95,42 +88,27 @@ def _coco(path: Path) -> Iterator[Annotated]:
 class BoxPlan(ImagePlan):
     """Settings of a guard of boxes, see :meth:`outfield.Guard.build`; of those of images only ``on_error``."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(("threshold", "accuracy", "views", "precision", "float16"), "boxes")
+    unit, units, refused = "box", "boxes", ("threshold", "accuracy", "views", "precision", "float16")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""
-        boxes, least = backbone, self.least(self.unfitted())
-        train, image = self.rows(boxes, images)
+        train, reader = self.rows(backbone, images), copy.copy(backbone)
         if held_out is None:
-            out = self.held_out(train.labels, len(train), least, "boxes", image)
-            train, held, image = train[~out], train[out], image[out]
+            train, held = self.split(train, train.labels, np.array(train.names))
         else:
-            held, image = self.rows(boxes, held_out)
-        first = np.zeros(len(held), bool)
-        if least > self.to_decide:
-            count = TO_CHOOSE + max(0, len(held) - least) // 2
-            first = stratified_rows(len(held), count, seed=self.seed + 1, copies=image).numpy()
-        if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
-            found = counted(len(held), "held-out box")
-            what = f"found {found} that match annotated ones"
-            raise TooFewSamplesError(f"{what}; at least {least} are needed, of several images")
-        taken = self.to_train(train.labels, len(train), "boxes")
-        choose: Any = held[first] if first.any() else None
-        rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
-        model, threshold, decision, notes = self.fit(rows, held[~first])
-        order = np.random.default_rng(self.seed).permutation(np.flatnonzero(~first))
-        drawn = order[np.unique(image[order], return_index=True)[1]]
-        notes |= {"split_off": held_out is None, "one_an_image": model.score(held[drawn]).double().sort()[0].tolist()}
-        reader = copy.copy(boxes)
-        reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
-        return Guard(reader, model, threshold, provenance=notes, decision=decision)
+            held = self.rows(backbone, held_out)
+        choose, calibrate = self.to_choose(held, copies=np.array(held.names))
+        made = self.fit(reader, self.to_train(train), choose, calibrate)
+        order = np.random.default_rng(self.seed).permutation(len(calibrate))
+        drawn = order[np.unique(np.array(calibrate.names, int)[order], return_index=True)[1]]
+        scores = made.detector.score(calibrate[drawn]).double()
+        made.provenance |= {"split_off": held_out is None, "one_an_image": scores.sort()[0].tolist()}
+        return made
 
-    def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
-        """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""
+    def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> FeatureSet:
+        """The rows of the boxes that match annotated ones of their class, each with the number of its image as its name."""
         parts: list[FeatureSet] = []
-        numbers: list[int] = []
+        names: list[str] = []
         total = wanted = 0
         for number, (image, corners, labels) in enumerate(annotated_images(images)):
             try:
@@ -145,22 +123,21 @@ class BoxPlan(ImagePlan):
             total, wanted = total + len(right), wanted + len(classes)
             if found.rows is not None and right.any():
                 parts.append(found.rows[right])
-                numbers += [number] * len(parts[-1])
+                names += [str(number)] * len(parts[-1])
         if not parts:
-            raise TooFewSamplesError(
-                f"none of the {counted(total, 'box')} found matches an annotated one ({wanted:,} are annotated with its classes, "
-                f"{', '.join(boxes.names) or 'which have no names'}); are names in the order of its labels?"
-            )
-        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
-        return FeatureSet.join(parts), np.array(numbers)
+            known = f"{wanted:,} are annotated with its classes, {', '.join(boxes.names) or 'which have no names'}"
+            what = f"none of the {counted(total, 'box')} found matches an annotated one ({known})"
+            raise TooFewSamplesError(f"{what}; are names in the order of its labels?")
+        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(names):,}", len(parts))
+        joined = FeatureSet.join(parts)
+        return FeatureSet(**joined.tensors(), about=joined.about, names=names)
 
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Annotated boxes of the detector's classes, and the class of each; those of other names are left out."""
-    right = f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)"
-    with as_ours(right, InputError):
+    with as_ours(f"boxes of an annotated image are {corners!r:.60}; they must be numbers (n, 4)", InputError):
         found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
-    given = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else [*labels]
+    given = np.asarray(labels).tolist()
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
     if not boxes.names and any(isinstance(one, str) for one in given):

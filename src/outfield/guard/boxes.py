@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,22 +15,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from outfield.backbone import evaluation_mode, load_weights
-from outfield.config import require_choice, require_number
+from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.features import NETWORK, FeatureSet, network_text, spaces
 from outfield.files import PathLike, Record, fingerprint, read_tensors
-from outfield.guard.inputs import Given, as_given, gives_images, portions
-from outfield.guard.readers import Batch, Reader
+from outfield.guard.inputs import Given, one_image
+from outfield.guard.readers import Batch, Judge, PixelReader, check_network
 from outfield.guard.verdict import BOX, BoxVerdict, ImageVerdict, Verdict
-from outfield.images import ON_ERROR
 from outfield.modes import building
 from outfield.percent import counted
 
 Detect = Callable[[list[Tensor]], Sequence[Mapping[str, Any]]]
 GIVEN = ("boxes", "labels", "scores", "features")
-MORE = ("logits", *spaces()[1:])
-"""What an object detector gives for an image, and what of it may be there besides."""
+MORE = ("logits", *spaces()[1:])  # what an object detector gives for an image, and what of it may be there besides
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 PLAIN = (bool, int, float, str, tuple, list)
 
@@ -44,7 +42,7 @@ class Found(NamedTuple):
     rows: FeatureSet | None
 
 
-class Boxes(Reader):
+class Boxes(PixelReader):
     """An object detector as the reader of a guard: every box that it finds is a row.
 
     Args:
@@ -69,10 +67,7 @@ class Boxes(Reader):
     [[1.0, 1.0, 5.0, 5.0]]
     """
 
-    takes: ClassVar[str] = "images"
-    unit: ClassVar[str] = "images"
-    scored: ClassVar[str] = "boxes"
-    kind: ClassVar[str] = "guard of boxes"
+    scored, kind = "boxes", "guard of boxes"
 
     def __init__(
         self,
@@ -100,12 +95,11 @@ class Boxes(Reader):
         self.network, self.score, self.most, self.detect = network, float(score), int(most), network
         classes, self.first = None, 0
         if isinstance(network, nn.Module) and hasattr(network, "rpn"):
-            pooled = _Pooled(network)
-            self.detect, self.first, classes = pooled, 1, pooled.classes
+            self.detect, self.first = _Pooled(network), 1
+            classes = self.detect.classes
         elif not callable(network) or type(network).__module__.startswith("torchvision.models.detection"):
             what = f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision"
             raise InputError(f"{what}, or a callable that gives {', '.join(GIVEN)} for each image")
-        names = tuple(names)
         names = names[1:] if classes is not None and len(names) == classes + 1 else names
         if classes is not None and names and len(names) != classes:
             what = f"there {'is' if len(names) == 1 else 'are'} {counted(len(names), 'name')}"
@@ -123,21 +117,15 @@ class Boxes(Reader):
         network, (height, width) = self.network, image.shape[1:]
         with evaluation_mode(network, gradients=False) if isinstance(network, nn.Module) else torch.no_grad():
             found = self.detect([image.to(self.device)])
-        if not isinstance(found, list | tuple) or len(found) != 1:
-            raise InputError(
-                f"the object detector gives {found!r:.60} for a list of one image; it must give a list of one mapping"
-            )
-        [one] = found
+        one = found[0] if isinstance(found, list | tuple) and len(found) == 1 else None
         if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
-            given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
-            raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
+            what = f"the object detector gives {found!r:.60} for a list of one image"
+            raise InputError(f"{what}; it must give {', '.join(GIVEN)}, as one mapping in a list")
         with as_ours("the object detector gives what is no numbers", InputError, ValueError, TypeError, RuntimeError):
-            fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
-        fields = {name: value if value.dim() else value[None] for name, value in fields.items()}
-        count = len(fields["boxes"])
-        wrong = {name: tuple(value.shape) for name, value in fields.items() if len(value) != count}
-        if wrong or (count and fields["boxes"].shape != (count, 4)):
-            shapes = {name: tuple(value.shape) for name, value in fields.items()}
+            given = {name: torch.as_tensor(one[name]) for name in (*GIVEN, *MORE) if name in one}
+            fields = {name: torch.atleast_1d(value.detach().cpu()) for name, value in given.items()}
+        shapes, count = {name: tuple(value.shape) for name, value in fields.items()}, len(fields["boxes"])
+        if any(shape[0] != count for shape in shapes.values()) or (count and shapes["boxes"] != (count, 4)):
             raise InputError(f"the object detector gives {shapes} for an image; n boxes are (n, 4), with n of all else")
         boxes, scores = fields["boxes"].float().reshape(-1, 4), fields["scores"].float()
         boxes = boxes.clamp(min=0).minimum(torch.tensor([width, height, width, height]))
@@ -153,31 +141,17 @@ class Boxes(Reader):
 
     # A guard's reader
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
-        require_choice("on_error", on_error, ON_ERROR)
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if normalised or isinstance(x, DataLoader):
             what = "a guard of boxes looks at images of any size, which its network resizes"
             raise InputError(f"{what}; pass them as they are")
-        if gives_images(x):
-            return False, (
-                batch for part in portions(x, 1) for batch in self._batches(as_given(part, False, on_error), on_error)
-            )
-        given = as_given(x, False, on_error)
-        return given.single, self._batches(given, on_error)
-
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
-        return self.read(x, on_error)[1]
+        return super().read(x, on_error, normalised, workers)
 
     def prepare(self, x: Any) -> Tensor:
-        """One image as bytes (1, 3, H, W)."""
-        given = as_given(x)
-        if not given.single:
-            raise InputError("prepare takes one image; give several to the guard itself")
-        return torch.from_numpy(np.array(given.images[0])).permute(2, 0, 1)[None]
+        """One image as bytes (3, H, W)."""
+        return torch.from_numpy(np.array(one_image(x))).permute(2, 0, 1)
 
-    def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
+    def batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
         for place, name in enumerate(given.files):
             try:
                 found = self.find(floats(given.images[place]))
@@ -188,22 +162,17 @@ class Boxes(Reader):
             else:
                 yield Batch(found.rows, [name], found=found)
 
-    def verdicts(
-        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
-    ) -> list[Verdict]:
+    def verdicts(self, batch: Batch, judged: Judge) -> list[Verdict]:
         [name], found = batch.names, batch.found
         if batch.errors:
             return [ImageVerdict.failed(name, batch.errors[0])]
         rows = [] if found.rows is None else judged(found.rows, [name] * len(found.rows))
         where = torch.cat([found.boxes, found.confidences[:, None]], 1).tolist()
-        boxes = tuple(
-            BoxVerdict(
-                **{**vars(row), "class_index": index, "class_name": self.names[index] if self.names else None},
-                **dict(zip(BOX, corners, strict=True)),
-            )
-            for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True)
-        )
-        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=boxes)]
+        names, boxes = self.names or dict.fromkeys(found.classes.tolist()), []
+        for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True):
+            own = {**vars(row), "class_index": index, "class_name": names[index]}
+            boxes.append(BoxVerdict(**own, **dict(zip(BOX, corners, strict=True))))
+        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=tuple(boxes))]
 
     def example(self, count: int) -> Iterator[FeatureSet]:
         self.find(torch.zeros(3, 64, 64))
@@ -216,22 +185,15 @@ class Boxes(Reader):
         return Record.of(settings, network=Record(said, state))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Boxes:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Boxes:
         said, state = record.part("network")
         if network is None and said["origin"] is None:
-            raise InputError(
-                f"{path} is the guard of an object detector that was given in Python, {said['name']}, and does not hold it; pass "
-                "it: Guard.load(path, network=…). A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
-            )
+            what = f"{path} is the guard of an object detector that was given in Python, {said['name']}, and does not hold it"
+            named = "A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
+            raise InputError(f"{what}; pass it: Guard.load(path, network=…). {named}")
         found = _built(said["origin"], state, str(path)).to(device) if network is None else network
         made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
-        if made.fingerprint != said["fingerprint"]:
-            if network is not None:
-                what = f"this object detector is not the one that {path} was built with"
-                raise InputError(f"{what}; its weights or settings differ")
-            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
+        check_network(path, made.fingerprint, said["fingerprint"], network)
         made.widths, made.name = said["widths"], said["name"]
         made.origin = said["origin"] if network is None else None
         return made
@@ -246,21 +208,15 @@ class _Pooled:
 
     def __init__(self, network: Any) -> None:
         predictor = getattr(getattr(network, "roi_heads", None), "box_predictor", None)
-        classes, moves = (
-            getattr(getattr(predictor, name, None), "out_features", 0) for name in ("cls_score", "bbox_pred")
-        )
+        layers = (getattr(predictor, name, None) for name in ("cls_score", "bbox_pred"))
+        classes, moves = (getattr(layer, "out_features", 0) for layer in layers)
         if not classes or moves != 4 * classes:
-            what = (
-                f"the head of this {type(network).__name__} has no cls_score, or no bbox_pred of four numbers a class"
-            )
+            what = f"a {type(network).__name__} has no cls_score in its head, or no bbox_pred of four numbers a class"
             raise InputError(f"{what}; pass a callable that gives {', '.join(GIVEN)} for each image")
         self.network, self.classes = network, int(classes) - 1
 
     def __call__(self, given: list[Tensor]) -> list[dict[str, Tensor]]:
-        return [self._look(one) for one in given]
-
-    def _look(self, image: Tensor) -> dict[str, Tensor]:
-        network, heads = self.network, self.network.roi_heads
+        [image], network, heads = given, self.network, self.network.roi_heads
         with as_ours(f"the network cannot resize {image.shape[2]} × {image.shape[1]} pixels", InputError, RuntimeError):
             images, _ = network.transform([image])
         maps = network.backbone(images.tensors)
@@ -280,7 +236,7 @@ class _Pooled:
         odds = logits[:, 1:] - logits[:, :1]  # log-odds of each class against the background
         # What the head has seen of a box says more of other kinds than what it makes of it to tell its own apart.
         seen = {"features": rows[own], "logits": odds[own], "stage2": pooled[own].mean((2, 3))}
-        return {"boxes": found["boxes"], "labels": labels, "scores": scores, **seen}
+        return [{"boxes": found["boxes"], "labels": labels, "scores": scores, **seen}]
 
 
 def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:

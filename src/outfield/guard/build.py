@@ -9,25 +9,18 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outfield.backbone import MOST_NAMED, Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
 from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views, labels_of
-from outfield.errors import (
-    FileFormatError,
-    InputError,
-    OutfieldError,
-    StorageError,
-    TooFewSamplesError,
-    as_ours,
-)
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, TooFewSamplesError, as_ours
 from outfield.features import (
     HEAD_FIELDS,
     NETWORK,
@@ -44,6 +37,7 @@ from outfield.features import (
 )
 from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.files import PathLike, Record, as_path
+from outfield.guard.boxes import network_fingerprint
 from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
@@ -53,25 +47,23 @@ from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, pa
 from outfield.modes import resolve_device
 from outfield.percent import counted, percent
 from outfield.scores import Threshold, check_accuracy, check_keep, fewest, fewest_right
+from outfield.stand_in import StandIns
 
 log = logging.getLogger(__name__)
-STAND_INS = 500
-"""Images of each kind of stand-in, at most."""
+STAND_INS = 500  # images of each kind of stand-in, at most
+# A fifth of the samples is held out; up to a third where that is fewer than 240; no more than 5,000, or than are needed
 SHARE, ENOUGH, MOST = 0.2, 240, 5000
-"""A fifth of the samples is held out; up to a third where that is fewer than 240; no more than 5,000, or than are needed."""
+# Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold
 TO_CHOOSE = 2 * LEAST
-"""Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold."""
-SHOWN = 8
-"""Names of classes in a message."""
+SHOWN = 8  # names of classes in a message
+# Images of each kind of stand-in, at most, that tell how good the guard is; made of images that only set the threshold
 JUDGED = 100
-"""Images of each kind of stand-in, at most, that tell how good the guard is; made of images that only set the threshold."""
+# Before the long part, so many images tell how long it takes. If fewer of them are classified rightly than is good, other sizes
+# are tried, and one that is so much better is told.
 LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
-"""Before the long part, so many images tell how long it takes. If fewer of them are classified rightly than is good, other sizes
-are tried, and one that is so much better is told."""
+# Labels of images: classes of the network, other classes of the folders, or predictions of the network
 GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
-"""Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
-OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
-"""Fields that follow from a network's classes."""
+OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)  # fields that follow from a network's classes
 
 
 @dataclass(frozen=True)
@@ -86,10 +78,12 @@ class Plan:
     threshold: str = GLOBAL
     accuracy: float | None = None
     float16: bool = False
+    unit: ClassVar[str] = "row"
+    units: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        right = isinstance(self.detector, Detector | str | None)
-        require(right, "detector", self.detector, "a detector, its name, or None")
+        known = "a detector, its name, or None"
+        require(isinstance(self.detector, Detector | str | None), "detector", self.detector, known)
         check_keep(self.keep)
         require_choice("threshold", self.threshold, (GLOBAL, PER_CLASS))
         if self.accuracy is not None:
@@ -98,7 +92,6 @@ class Plan:
         if self.max_train is not None:
             require_number("max_train", self.max_train, least=1, whole=True)
         resolve_device(self.device)
-        require(isinstance(self.float16, bool), "float16", self.float16, "True or False")
         self.unfitted()
 
     def unfitted(self, train: FeatureSource | None = None) -> Detector:
@@ -110,9 +103,10 @@ class Plan:
         smallest = 0 if train is None else int(labels_of(train).unique(return_counts=True)[1].min())
         return DETECTORS[self.detector].suited(smallest).to(self.device)
 
-    def least(self, model: Detector) -> int:
+    @property
+    def least(self) -> int:
         """Held-out samples that are needed: some for the threshold, more for a detector that calibrates itself."""
-        return self.to_decide + (TO_CHOOSE if model.uses_held_out else 0)
+        return self.to_decide + (TO_CHOOSE if self.unfitted().uses_held_out else 0)
 
     @property
     def to_decide(self) -> int:
@@ -124,74 +118,79 @@ class Plan:
         more = 0 if self.accuracy is None else math.ceil(3 / 2 * 3 * fewest_right(self.accuracy)) - self.to_decide
         return least + (1 if least == self.to_decide else 2) * more
 
-    def held_out(
-        self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
-    ) -> np.ndarray:
+    def held_out(self, labels: Any, total: int, copies: np.ndarray | Tensor | None = None) -> np.ndarray:
         """Which samples are held out (total,): a share of each class, of which every class keeps a sample.
 
         Samples with an equal entry in ``copies`` stay on one side, where enough are left to be held out so.
         """
+        least = self.least
         count = max(least, min(MOST, max(round(SHARE * total), min(ENOUGH, total // 3))))
         chosen = stratified_rows(total, count, seed=self.seed, labels=labels, copies=copies).numpy()
         if int(chosen.sum()) < count and copies is not None:
-            return self.held_out(labels, total, least, unit)
+            return self.held_out(labels, total)
         if 2 * count > total or int(chosen.sum()) < count:
             count, few = max(count, self.enough(least)), 2 * self.enough(self.to_decide)
             fewer = f", or one detector, such as SSD, for which {few:,} are enough" if least > self.to_decide else ""
-            raise TooFewSamplesError(
-                f"found {counted(total, unit[:-1])}, and {count:,} would have to be held out to calibrate the guard; pass at "
-                f"least {2 * count:,} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
-            )
+            what = f"found {counted(total, self.unit)}, and {count:,} would have to be held out to calibrate the guard"
+            more = f"pass at least {2 * count:,} {self.units}, or held-out ones (--held-out, in Python held_out=…)"
+            raise TooFewSamplesError(f"{what}; {more}{fewer}")
         return chosen
 
-    def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
-        """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
+    def split(self, given: Any, labels: Any, copies: np.ndarray | Tensor) -> tuple[Any, Any]:
+        """Samples to train on, and those that are held out."""
+        out = self.held_out(labels, len(copies), copies)
+        return part(given, ~out), part(given, out)
+
+    def to_choose(self, held: Any, labels: Any = None, copies: np.ndarray | None = None) -> tuple[Any, Any]:
+        """Held-out samples that choose and calibrate the members of a sum, or None, and those that choose the threshold."""
+        least, total = self.least, len(held)
+        found = f"found {counted(total, f'held-out {self.unit}')}"
         if total < least:
             left, told = total - least + self.to_decide, f"at least {self.enough(least):,} are needed"
             if self.accuracy is not None and (tests := left - max(fewest(self.keep), left // 3)) > 0:
-                best, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
-                told = (
-                    f"even if the network were always right, they could promise {best:g} % right answers at most, not "
-                )
-                told += f"{100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {unit}"
-            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; {told}")
+                most, about = math.floor(1000 * 0.05 ** (1 / tests)) / 10, 10 * math.ceil(self.enough(least) / 10)
+                best = f"even if the network were always right, they could promise {most:g} % right answers at most"
+                told = f"{best}, not {100 * self.accuracy:.4g} %; pass a lower accuracy, or about {about:,} held-out {self.units}"
+            raise TooFewSamplesError(f"{found}; {told}")
         if least == self.to_decide:
-            return np.zeros(total, bool)
+            return None, held
         count = TO_CHOOSE + (total - least) // 2
-        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels)
-        if int(first.sum()) < TO_CHOOSE:  # classes of one sample each
-            first = stratified_rows(total, count, seed=self.seed + 1)
-        return first.numpy()
+        first = stratified_rows(total, count, seed=self.seed + 1, labels=labels, copies=copies).numpy()
+        if first.sum() < TO_CHOOSE and labels is not None:  # classes of one sample each
+            first = stratified_rows(total, count, seed=self.seed + 1).numpy()
+        if first.sum() < TO_CHOOSE or (~first).sum() < self.to_decide:
+            raise TooFewSamplesError(f"{found} in too few images; at least {least:,} are needed, of several images")
+        return part(held, first), part(held, ~first)
 
-    def to_train(self, labels: Any, total: int, unit: str) -> np.ndarray:
-        """Which of the samples that are not held out (total,) the detector is fitted on."""
+    def to_train(self, given: Any) -> Any:
+        """Of the samples that are not held out those that the detector is fitted on."""
+        total = len(given)
         if self.max_train is None or total <= self.max_train:
-            return np.ones(total, bool)
-        log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", unit)
-        return stratified_rows(total, self.max_train, seed=self.seed + 2, labels=labels).numpy()
+            return given
+        log.info("the detector is fitted on %s of %s %s", f"{self.max_train:,}", f"{total:,}", self.units)
+        return part(given, stratified_rows(total, self.max_train, seed=self.seed + 2, labels=given.labels).numpy())
 
-    def fit(self, rows: Rows, calibrate: FeatureSet) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
-        """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
-        model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
-        if rows.stand_ins is not None:
+    def fit(self, reader: Reader, train: FeatureSource, choose: Any, held: FeatureSet, stand_ins: Any = None) -> Guard:
+        """The guard of a detector that is fitted on rows, with a threshold and decision on rows that it has not seen."""
+        model = self.unfitted(train).fit(train, held_out=choose, stand_ins=stand_ins)
+        if stand_ins is not None:
             log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model)
-        limits, tests = divided(calibrate, self.keep, self.accuracy, self.seed + 3)
-        scores = model.score(limits)
-        threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
-        decision, train = Decision(), rows.train.in_memory()
+        limits, tests = divided(held, self.keep, self.accuracy, self.seed + 3)
+        threshold = Threshold.fit(model.score(limits), keep=self.keep, source=model.fingerprint())
+        decision, rows = Decision(), train.in_memory()
         if self.threshold == PER_CLASS:
-            decision = Decision(thresholds_per_class(model, train, limits, scores, self.keep))
+            decision = Decision(thresholds_per_class(model, rows, limits, self.keep))
         if self.accuracy is not None and tests is not None:
-            first, second = (
-                (part, *decision.known(model.score(part), predicted(part), threshold)) for part in (limits, tests)
-            )
-            ranker, rule, by_p_value = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
-            decision = Decision(decision.per_class, ranker, rule, by_p_value)
-            log.info("%s", rule)
-        counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
-        notes = {**counts, "seed": int(self.seed)}
-        return model, threshold, None if decision == Decision() else decision, notes
+            first, second = decision.judged(model, threshold, limits, tests)
+            found = acceptance_of(lambda one: self._kept(one.to(self.device).fit(rows)), first, second, self.accuracy)
+            decision = Decision(decision.per_class, *found)
+            log.info("%s", decision.acceptance)
+        decided = None if decision == Decision() else decision
+        needed = (*model.needs_to_score, *(() if decided is None else ("logits", *decided.needs)))
+        reader.widths = {name: train.shapes[name][1] for name in needed}
+        notes = {"train": len(train), "choose": len(choose or ()), "calibrate": len(limits), "seed": int(self.seed)}
+        return Guard(reader, model, threshold, provenance=notes, decision=decided)
 
     def _kept(self, model: Detector) -> Detector:
         """The detector as the file will have it."""
@@ -200,15 +199,6 @@ class Plan:
 
 
 # Images
-
-
-class Parts(NamedTuple):
-    """The images of a guard: the detector is fitted on the first, its members are chosen on the second (None where it has none),
-    the threshold on the scores of the third, which nothing else saw."""
-
-    train: ImageSource
-    choose: ImageSource | None
-    calibrate: ImageSource
 
 
 @dataclass(frozen=True)
@@ -220,15 +210,20 @@ class ImagePlan(Plan):
     batch_size: int = 512
     workers: int | None = None
     on_error: str = "skip"
+    unit, units = "image", "images"
+    refused: ClassVar[Sequence[str]] = ()  # settings that guards of such inputs cannot have
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.named_views()
         require_choice("on_error", self.on_error, ON_ERROR)
+        for name in self.refused:
+            if (value := getattr(self, name)) != getattr(ImagePlan, name):
+                raise InputError(f"{name} is {value!r}, which a guard of {self.units} cannot have; leave it out")
 
     def named_views(self) -> Views | None:
         """The views that are averaged over; None for "auto", where stand-ins choose."""
-        if isinstance(self.views, str) and self.views == AUTO:
+        if self.views == AUTO:
             if not (model := self.unfitted()).uses_stand_ins:
                 name, known = type(model).__name__, ", ".join(CHOICES)
                 raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
@@ -243,18 +238,9 @@ class ImagePlan(Plan):
         """The images of a folder or an ``.npz``; a source stays what it is."""
         if isinstance(given, ImageSource):
             return given
-        path = as_path(given, "images")
-        if not os.path.lexists(path):
+        if not os.path.lexists(path := as_path(given, "images")):
             raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
         return open_images(path, on_error=self.on_error)
-
-    def refuse(self, names: Sequence[str], unit: str) -> None:
-        """Refuse settings that guards of such inputs cannot have."""
-        for name in names:
-            if getattr(self, name) != getattr(ImagePlan, name):
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, which a guard of {unit} cannot have; leave it out"
-                )
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build`."""
@@ -269,11 +255,11 @@ class ImagePlan(Plan):
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
-        parts = self.divide(source, held, self.least(model))
+        train, choose, calibrate = parts = self.divide(source, held)
         odin = Odin() if "odin_logits" in model.needs_to_score else None
         views = self.named_views()
         passes = 9 if views is None else len(views) * (1 if odin is None else 3)
-        self._first_look(network, source, parts, labels, passes)
+        self._first_look(network, source, [0 if one is None else len(one) for one in parts], labels, passes)
         if alone:
             what = f"the folders are not the network's {classes:,} classes"
             log.info("%s: the detector uses its features, not its logits", what)
@@ -284,55 +270,56 @@ class ImagePlan(Plan):
                 batch_size=self.batch_size, workers=self.workers, on_error=self.on_error,
             )  # fmt: skip
 
+        def played(images: ImageSource, rows: FeatureSet, views: Views | str, most: int) -> StandIns[FeatureSet]:
+            """Rows of stand-ins made of the images that have a row: others could not be read."""
+            if images.names is not None and rows.names is not None:
+                images = part(images, np.isin(images.names, rows.names))
+            made = stand_ins(images, None, self.seed, min(most, len(images)), network.outliers)
+            return made.map(lambda one: extract(one, views))
+
         def rows(views: Views | str) -> Rows:
-            train, choose, made = _labelled(extract(parts.train, views, own), alone), None, None
-            if parts.choose is not None:
-                choose = _labelled(extract(parts.choose, views, held_own), alone)
-                if model.uses_stand_ins:
-                    good = _read(parts.choose, choose)
-                    images = stand_ins(good, None, self.seed, min(STAND_INS, len(good)), network.outliers)
-                    made = images.map(lambda one: extract(one, views))
-            return Rows(train, choose, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
+            fitted, chosen = _labelled(extract(train, views, own), alone), None
+            if choose is not None:
+                chosen = _labelled(extract(choose, views, held_own), alone)
+            made: Any = played(choose, chosen, views, STAND_INS) if chosen and model.uses_stand_ins else None
+            return Rows(fitted, chosen, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
 
         if views is None:
             found = choose_views(rows, str(network.device))
             log.info("views %s", found)
             views = Views.of(found.views)
-        fitted, calibrate = rows(views), extract(parts.calibrate, views, held_own)
-        right = None
-        if labels == held_labels == GIVEN:
-            right = _accuracy(network.name, "images", [one for one in (fitted.held_out, calibrate) if one is not None])
-        fitted_model, threshold, decision, counts = self.fit(fitted, calibrate)
-        good = _read(parts.calibrate, calibrate)
-        judging = stand_ins(good, None, self.seed, min(JUDGED, len(good)), network.outliers)
-        made = judging.map(lambda one: extract(one, views))
-        caught = made.map(lambda one: float(threshold.is_ood(fitted_model.score(one)).double().mean())).by_level()
+        fitted, limits = rows(views), extract(calibrate, views, held_own)
+        known = [one.in_memory() for one in (fitted.held_out, limits) if one]
+        right = _accuracy(network.name, self.units, known) if labels == held_labels == GIVEN else None
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
-        notes = {"images": parts.train.name, "split_off": held is None, "labels": labels, "accuracy": right}
-        notes |= {"caught": {level: sum(found.values()) / len(found) for level, found in caught.items()}}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        known = {**counts, **notes, "stages": stages}
-        return Guard(reader, fitted_model, threshold, provenance=known, decision=decision)
+        guard = self.fit(reader, fitted.train, fitted.held_out, limits, fitted.stand_ins)
+        made = played(calibrate, limits, views, JUDGED).map(guard.detector.score)
+        caught = made.map(lambda scores: float(guard.threshold.is_ood(scores).double().mean())).by_level()
+        guard.provenance |= {"images": train.name, "split_off": held is None, "labels": labels, "accuracy": right}
+        guard.provenance["caught"] = {level: sum(one.values()) / len(one) for level, one in caught.items()}
+        guard.provenance["stages"] = stages
+        return guard
 
-    def divide(self, images: ImageSource, held_out: ImageSource | None, least: int) -> Parts:
-        """Which images train, choose and calibrate."""
-        train = images
-        if held_out is None:
-            out = self.held_out(images.labels, len(images), least, "images", image_copies(images))
-            train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
-            _tell_held_out(len(held_out), len(images), "images")
-        taken = self.to_train(train.labels, len(train), "images")
-        train = train if taken.all() else part_of(train, np.flatnonzero(taken))
-        first = self.to_choose(held_out.labels, len(held_out), least, "images")
-        if not first.any():
-            return Parts(train, None, held_out)
-        return Parts(train, part_of(held_out, np.flatnonzero(first)), part_of(held_out, np.flatnonzero(~first)))
+    def divide(self, images: ImageSource, held: ImageSource | None) -> tuple[Any, Any, Any]:
+        """Images that the detector is fitted on, that choose its members, if it has some, and that set the threshold."""
+        if held is None:
+            images, held = self.split(images, images.labels, image_copies(images))
+            self.tell_held_out(len(held), len(images))
+        return self.to_train(images), *self.to_choose(held, held.labels)
 
-    def _first_look(self, network: Backbone, images: ImageSource, parts: Parts, labels: str, passes: int) -> None:
+    def tell_held_out(self, count: int, left: int) -> None:
+        """What is held out where nothing was given for that."""
+        units = self.units
+        what = f"{count:,} of {count + left:,} {units} are held out to set the threshold"
+        why = f"if the network was trained on them, it will refuse too many new {units}"
+        log.info("%s; %s: then give %s that it has not seen, with --held-out, in Python held_out=…", what, why, units)
+
+    def _first_look(self, network: Backbone, images: ImageSource, counts: list[int], labels: str, passes: int) -> None:
         """Before the long part: say what will be done and how long it takes; warn of a size that does not suit the network."""
-        chosen = np.linspace(0, len(images) - 1, min(LOOKED_AT, len(images))).astype(int)
-        some, way = part_of(images, chosen), network.preprocessing
+        some = part_of(images, np.linspace(0, len(images) - 1, min(LOOKED_AT, len(images))).astype(int))
+        way = network.preprocessing
 
         def right(size: tuple[int, int]) -> float:
             """The share of these images that the network classifies rightly, at a size; 0 where it cannot take them."""
@@ -342,32 +329,29 @@ class ImagePlan(Plan):
             with warnings.catch_warnings(), contextlib.suppress(Exception):  # of a network that is made for one size
                 warnings.simplefilter("ignore")
                 rows = tried.extract(some, labels=labels == GIVEN, workers=self.workers, on_error="skip")
-                return accuracy(rows) if rows.labels is not None else 0.0
+                return accuracy(rows)
             return 0.0
 
         began = time.monotonic()
         now = right(way.size)
         each = (time.monotonic() - began) / len(some)
-        counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
         uses = ("images fit the detector", "choose its members", "set its threshold")
         told = [f"{count:,} {use}" for count, use in zip(counts, uses, strict=True) if count]
         takes = f"at least {_duration(each * passes * (sum(counts) + made))} for the network"
         log.info("%s; %s made-up images (stand-ins) play OOD: %s", ", ".join(told), f"{made:,}", takes)
+        if labels == PREDICTED:
+            what = "the images are not in folders named after the network's classes"
+            log.info("%s: its predictions serve as labels", what)
         if labels != GIVEN or now >= GOOD:
-            if labels == PREDICTED:
-                what = "the images are not in folders named after the network's classes"
-                log.info("%s: its predictions serve as labels", what)
             return
         sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
         others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
         best = max(others, key=lambda size: others[size], default=way.size)
         if others.get(best, 0.0) > now + FAR_BELOW:
-            log.warning(
-                "the network is right on %s of %s images at %s × %s pixels, but on %s at %s × %s: if it was trained at that "
-                "size, say so with --size %s, in Python size=%s",
-                percent(now, 1), len(some), *way.size, percent(others[best], 1), *best, "x".join(map(str, best)), best,
-            )  # fmt: skip
+            what = f"the network is right on {percent(now, 1)} of {len(some)} images at {way.size[0]} × {way.size[1]} pixels"
+            but = f"but on {percent(others[best], 1)} at {best[0]} × {best[1]}: if it was trained at that size, say so"
+            log.warning("%s, %s with --size %s, in Python size=%s", what, but, "x".join(map(str, best)), best)
 
     def _opened(self, backbone: Any) -> Backbone:
         if not isinstance(backbone, Backbone | str):
@@ -375,10 +359,9 @@ class ImagePlan(Plan):
             raise InputError(f"backbone is a {found}; wrap a network, outfield.Backbone(network, size=…), or name one")
         network = Backbone.open(backbone, self.device) if isinstance(backbone, str) else copy.copy(backbone)
         if network.projects:
-            raise InputError(
-                f"{network.name} was trained without labels: it gives no logits, so that a guard could not name the class of an "
-                "image; extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
-            )
+            what = f"{network.name} was trained without labels: it gives no logits, so that a guard could not name the class"
+            how = "extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
+            raise InputError(f"{what} of an image; {how}")
         _check_origin(network)
         if self.float16:
             network.network = copy.deepcopy(network.network)
@@ -397,28 +380,17 @@ def _check_origin(backbone: Backbone) -> None:
     why = "some of its layers have other settings"
     try:
         state = {name: value.cpu() for name, value in backbone.origin.state(backbone.network).items()}
-        same = _settings_of(backbone.origin.build(state, backbone.name)) == _settings_of(backbone.network)
+        built = backbone.origin.build(state, backbone.name)
+        same = network_fingerprint(built) == network_fingerprint(backbone.network)
     except OutfieldError as error:
         same, why = False, str(error)
     if not same:
-        raise InputError(
-            f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights ({why}); "
-            "build the guard in Python, of outfield.Backbone(network, preprocessing=…), and pass the network when it is loaded"
-        )
+        what = f"a guard cannot hold {backbone.name}, because its library does not build the same from its weights"
+        how = "build the guard in Python, of outfield.Backbone(network, preprocessing=…)"
+        raise InputError(f"{what} ({why}); {how}, and pass the network when it is loaded")
 
 
-def _settings_of(network: nn.Module) -> list[tuple[str, str, dict[str, Any]]]:
-    """Every module of a network with its type and those of its attributes that are plain values."""
-    plain = bool | int | float | str
-    return [
-        (name, type(one).__qualname__, {k: v for k, v in vars(one).items() if isinstance(v, plain) and k != "training"})
-        for name, one in network.named_modules()
-    ]
-
-
-def _of_folders(
-    network: Backbone, model: Detector, sources: Sequence[ImageSource | None]
-) -> tuple[Backbone, bool, int, bool]:
+def _of_folders(network: Backbone, model: Detector, sources: Sequence[Any]) -> tuple[Backbone, bool, int, bool]:
     """The network, cut to the classes that the folders have where these are some of its own; whether rows have what its blocks
     give, if the detector may use it; how many classes it has; and whether these are the folders'."""
     stages, logits = _looked_into(network, model)
@@ -435,25 +407,20 @@ def _of_folders(
 
 def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, Tensor]:
     """Whether rows have what the network's blocks give, if the detector may use it; and logits of two images of noise."""
-    wanted, one = (*model.uses, *model.needs_to_fit, *model.needs_to_score), Views.of(None)
-    stages = any(name.startswith("stage") for name in wanted)
-    try:
-        fields = looked_into(backbone, stages, one)[1]
-    except InputError:
-        if not stages:
-            raise
-        stages, fields = False, looked_into(backbone, False, one)[1]  # whatever else is wrong with it is said there
-    return stages, fields["logits"]
+    wanted = (*model.uses, *model.needs_to_fit, *model.needs_to_score)
+    if any(name.startswith("stage") for name in wanted):
+        with contextlib.suppress(InputError):  # whatever else is wrong with it is said without stages
+            return True, looked_into(backbone, stages=True)[1]["logits"]
+    return False, looked_into(backbone, stages=False)[1]["logits"]
 
 
 def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[ImageSource, str]:
     """Images whose labels count the network's classes, or those of the folders, and which of these they do."""
     labels, why = match_labels(images, network.names, classes)
     if why and not {*network.names}.isdisjoint(images.classes or ()):
-        raise InputError(
-            f"{images.name} cannot be used: {why}; its classes are {', '.join(network.names[:SHOWN])}"
-            f"{', …' * (len(network.names) > SHOWN)}: name the folders so, or put all images into one folder, without classes"
-        )
+        known = ", ".join(network.names[:SHOWN]) + ", …" * (len(network.names) > SHOWN)
+        what = f"{images.name} cannot be used: {why}; its classes are {known}"
+        raise InputError(f"{what}: name the folders so, or put all images into one folder, without classes")
     if images.labels is None or int(images.labels.max() if labels is None else labels.max()) >= classes:
         return images, PREDICTED
     given = copy.copy(images)
@@ -465,14 +432,6 @@ def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[Imag
     return given, GIVEN
 
 
-def _read(images: ImageSource, rows: FeatureSet) -> ImageSource:
-    """Those of the images that have a row: others could not be read."""
-    if len(rows) == len(images) or images.names is None or rows.names is None:
-        return images
-    read = set(rows.names)
-    return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
-
-
 def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
     """The same rows with predictions as their labels, where they have none; all of one class where there are no logits.
 
@@ -480,31 +439,35 @@ def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
     """
     fields = rows.tensors()
     if rows.labels is None:
-        known = rows.logits is not None
-        fields["labels"] = rows.logits.argmax(1) if known else torch.zeros(len(rows), dtype=torch.int64)  # type: ignore[union-attr]
-    elif not alone:
-        return rows
+        labels = predicted(rows)
+        fields["labels"] = torch.zeros(len(rows), dtype=torch.int64) if labels is None else labels
     kept = {name: value for name, value in fields.items() if not alone or name not in OF_LOGITS}
     return FeatureSet(**kept, about=rows.about, names=rows.names)
 
 
-def _tell_held_out(count: int, total: int, unit: str) -> None:
-    log.info(
-        "%s of %s %s are held out to set the threshold; if the network was trained on them, it will refuse too many new %s: then "
-        "give %s that it has not seen, with --held-out, in Python held_out=…",
-        f"{count:,}", f"{total:,}", unit, unit, unit,
-    )  # fmt: skip
+def part(given: Any, chosen: np.ndarray) -> Any:
+    """Those of the images, texts, rows or columns by name that are chosen (N,)."""
+    if chosen.all():
+        return given
+    if isinstance(given, ImageSource):
+        return part_of(given, np.flatnonzero(chosen))
+    return rows_of(given, chosen) if isinstance(given, dict) else given[chosen]
+
+
+def numbered(cells: Iterable[Any]) -> np.ndarray:
+    """A number for each cell or row of cells, the same for equal ones (N,)."""
+    first: dict[Any, int] = {}
+    return np.array([first.setdefault(cell, len(first)) for cell in cells])
 
 
 def _duration(seconds: float) -> str:
     return f"{max(1, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _accuracy(network: str, unit: str, parts: Sequence[FeatureSource]) -> float:
+def _accuracy(network: str, unit: str, parts: Sequence[FeatureSet]) -> float:
     """Of labelled rows; a warning where always naming the most frequent class would be right as often."""
-    known = [part.in_memory().tensors() for part in parts if "logits" in part.shapes]
-    logits, labels = (torch.cat([fields[name] for fields in known]) for name in ("logits", "labels"))
-    found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
+    rows = FeatureSet.join([one for one in parts if one.logits is not None])
+    found, labels = accuracy(rows), rows.tensors()["labels"]
     log.info("accuracy of %s on %s held-out %s: %s", network, f"{len(labels):,}", unit, percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         what = f"the network is right on {percent(found, 1)} of the held-out {unit}, no more than by guessing"
@@ -531,91 +494,63 @@ class RowPlan(Plan):
         super().__post_init__()
         good = not isinstance(self.names, str) and all(isinstance(name, str) for name in self.names)
         require(good, "names", self.names, "a text for each class")
-        right = isinstance(self.network_features, bool | None)
-        require(right, "network_features", self.network_features, "True, False, or None to look at the rows")
 
-    def build(self, rows: Any, held_out: Any = None) -> Guard:
-        """See :meth:`outfield.Guard.build_rows`."""
-        features, table, least = as_features(rows), None, self.least(self.unfitted())
-        if features is None or not self._of_network(features):
-            table, train, held = self._of_table(rows, features, held_out, least)
+    def build(self, rows: Any, held_out: Any = None, reader: Reader | None = None) -> Guard:
+        """See :meth:`outfield.Guard.build_rows`; rows that a reader gave have that one."""
+        features, network = as_features(rows), self.network_features
+        if network is None and features is not None:  # they say so, or have logits or other fields of one
+            network = NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
+        if features is None or not network:
+            own, train, held = self._of_table(rows, features, held_out)
         else:
-            train, held = self._of_features(features, held_out, least)
+            own, train, held = self._of_features(features, held_out)
         if self.names and train.logits is None:
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
-        Reader(self.names).complete(train)
-        if self.accuracy is not None and (held.labels is None or held.logits is None):
-            what = "accuracy needs rows with logits and labels"
-            raise InputError(f"{what}, which are the network's answers and the right ones")
-        first = self.to_choose(None, len(held), least, "rows")
+        own = reader or own
+        own.complete(train)
+        choose, calibrate = self.to_choose(held)
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
             log.info("there are no labels; %s", what)
-        train = _labelled(train)
-        taken = self.to_train(train.labels, len(train), "rows")
-        train = train if taken.all() else train[taken]
-        choose: Any = held[first] if first.any() else None
-        stand_ins: Any = None
-        model, threshold, decision, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
-        needed = (*model.needs_to_score, *(() if decision is None else ("logits", *decision.needs)))
-        widths = {name: train.shapes[name][1] for name in needed}
-        reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
-        notes |= {"split_off": held_out is None, "widths": widths}
-        return Guard(reader, model, threshold, provenance=notes, decision=decision)
+        made = self.fit(own, self.to_train(_labelled(train)), choose, calibrate)
+        made.provenance |= {"split_off": held_out is None, "widths": own.widths}
+        return made
 
-    def _of_network(self, features: FeatureSet) -> bool:
-        """Whether rows are a network's features: as it is said, or else if they say so or have logits or other fields of one."""
-        if self.network_features is not None:
-            return self.network_features
-        return NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
-
-    def _of_table(
-        self, rows: Any, features: FeatureSet | None, held_out: Any, least: int
-    ) -> tuple[TablePreprocessing, FeatureSet, FeatureSet]:
+    def _of_table(self, rows: Any, features: FeatureSet | None, held_out: Any) -> tuple[Reader, FeatureSet, FeatureSet]:
         """What is learned of the columns of the rows that are not held out, and both parts as features."""
         label = self.label
         if features is None:
-            train = found = read_columns(rows, dict.fromkeys(self.categories, TEXT))
-            if label is None and self.columns is None and LABEL in found:
+            train = read_columns(rows, dict.fromkeys(self.categories, TEXT))
+            if label is None and self.columns is None and LABEL in train:
                 log.warning("column %r is taken as a feature; if it holds the classes, pass --label %s", LABEL, LABEL)
         else:
-            train = found = as_columns(features)
-            label = LABEL if label is None and LABEL in found else label
+            train = as_columns(features)
+            label = LABEL if label is None and LABEL in train else label
             held_out = held_out if (own := as_features(held_out)) is None else as_columns(own)
         if held_out is None:
-            texts = {name: np.asarray(column).astype(str) for name, column in found.items()}
-            first: dict[Any, int] = {}  # a number for each row, the same for equal rows
-            whole = zip(*(own.tolist() for own in texts.values()), strict=True)
-            copies = np.array([first.setdefault(row, len(first)) for row in whole])
-            classes = None if label is None else texts.get(label)
-            labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
-            out = self.held_out(labels, len(copies), least, "rows", copies)
-            train, held_out = rows_of(found, ~out), rows_of(found, out)
-        table = TablePreprocessing.fit(
-            train, label, self.columns, missing=self.missing, categories=self.categories, ignore_extra=self.ignore_extra
-        )
-        return table, table(train), table(held_out)
+            texts = {name: np.asarray(column).astype(str) for name, column in train.items()}
+            copies = numbered(zip(*(column.tolist() for column in texts.values()), strict=True))
+            labels = np.unique(texts[label], return_inverse=True)[1] if label in texts else None
+            train, held_out = self.split(train, labels, copies)
+        way = {"missing": self.missing, "categories": self.categories, "ignore_extra": self.ignore_extra}
+        table = TablePreprocessing.fit(train, label, self.columns, **way)  # type: ignore[arg-type]
+        return TableReader(table, self.names), table(train), table(held_out)
 
-    def _of_features(self, features: FeatureSet, held_out: Any, least: int) -> tuple[FeatureSet, FeatureSet]:
-        given = [name for name in ("label", "columns", "categories", "ignore_extra") if getattr(self, name)]
-        if given:
+    def _of_features(self, features: FeatureSet, held_out: Any) -> tuple[Reader, FeatureSet, FeatureSet]:
+        if given := [name for name in ("label", "columns", "categories", "ignore_extra") if getattr(self, name)]:
             raise InputError(f"{' and '.join(given)} is given, but the rows are features and not a table; leave it out")
         if held_out is None:
-            out = self.held_out(features.labels, len(features), least, "rows", copies_of(features))
-            return features[~out], features[out]
-        held = as_features(held_out)
-        if held is None:
+            return Reader(self.names), *self.split(features, features.labels, copies_of(features))
+        if (held := as_features(held_out)) is None:
             raise InputError("the rows are features, so held_out must be features, too")
-        return features, held
+        return Reader(self.names), features, held
 
 
 @dataclass(frozen=True)
 class TextPlan(ImagePlan):
     """Settings of a guard of texts, see :meth:`outfield.Guard.build`; of those of images ``float16`` and ``on_error``."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse(("views", "precision"), "texts")
+    unit, units, refused = "text", "texts", ("views", "precision")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard of what the classifier gives for texts, which are given as :meth:`outfield.Texts.open` takes them."""
@@ -625,21 +560,16 @@ class TextPlan(ImagePlan):
         if reader.label is not None and any(one is not None and one.labels is None for one in (train, held)):
             raise InputError(f"there is no column {reader.label!r} of classes; leave label out where texts have none")
         reader.names, reader.column = train.names or reader.names, train.column
-        total, least = len(train.cells), self.least(self.unfitted())
         if held is None:
-            first: dict[str, int] = {}
-            copies = np.array([first.setdefault(str(cell), len(first)) for cell in train.cells])
-            out = self.held_out(train.labels, total, least, "texts", copies)
-            train, held = train.part(~out), train.part(out)
-            _tell_held_out(len(held.cells), total, "texts")
-        train = train.part(self.to_train(train.labels, len(train.cells), "texts"))
-        rows, calibrate = map(reader.rows, (train, held))
-        right = None if calibrate.labels is None else _accuracy(reader.name, "texts", [calibrate])
+            train, held = self.split(train, train.labels, numbered(map(str, train.cells)))
+            self.tell_held_out(len(held), len(train))
+        rows, calibrate = map(reader.rows, (self.to_train(train), held))
+        right = None if calibrate.labels is None else _accuracy(reader.name, self.units, [calibrate])
         plan = RowPlan(**{one.name: getattr(self, one.name) for one in fields(Plan)}, names=reader.names)
-        made = plan.build(rows, calibrate)
-        labels = PREDICTED if rows.labels is None else GIVEN
-        known = {**made.provenance, "split_off": held_out is None, "labels": labels, "accuracy": right}
-        return Guard(reader, made.detector, made.threshold, provenance=known, decision=made.decision)
+        made = plan.build(rows, calibrate, reader)
+        made.provenance |= {"split_off": held_out is None, "accuracy": right}
+        made.provenance["labels"] = PREDICTED if rows.labels is None else GIVEN
+        return made
 
 
 def as_columns(features: FeatureSet) -> dict[str, Any]:

@@ -26,23 +26,18 @@ if TYPE_CHECKING:
     from outfield.guard.guard import Guard
 
 log = logging.getLogger(__name__)
-GLOBAL, PER_CLASS = "global", "per class"
-"""What a threshold may be."""
+GLOBAL, PER_CLASS = "global", "per class"  # what a threshold may be
+# Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
+# logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down.
 RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("MSP", {}, False), ("MaxLogit", {}, False), ("GEN", {}, False),
     ("SIRC", {"second": "norm1"}, False), ("SIRC", {"second": "residual"}, False), ("RMDS", {}, False),
     ("SIRC", {"second": "norm1"}, True), ("SIRC", {"second": "residual"}, True),
 )  # fmt: skip
-"""Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
-logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down."""
 RESAMPLES = 100
-
-
-BY_P_VALUE = "by_p_value"
-SHOWN = 12
-"""Pools of classes that are told."""
-Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]
-"""Rows, their p-values, and which are OOD."""
+SHOWN = 12  # pools of classes that are told
+Fitted: TypeAlias = Callable[[Detector], Detector]
+Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]  # rows, their p-values, and which are OOD
 
 
 @dataclass(frozen=True)
@@ -61,12 +56,6 @@ class Decision:
     acceptance: Acceptance | None = None
     by_p_value: bool = False
 
-    def __post_init__(self) -> None:
-        if (self.ranker is None) != (self.acceptance is None):
-            raise InputError("an acceptance goes with the detector whose scores it limits")
-        if self.acceptance is not None and self.acceptance.source != self.ranker.fingerprint():  # type: ignore[union-attr]
-            raise InputError(f"the acceptance was chosen for {self.acceptance.source}, not for this detector")
-
     @property
     def needs(self) -> tuple[str, ...]:
         """Fields of rows that it looks at."""
@@ -77,47 +66,43 @@ class Decision:
         """What verdicts have besides those of guards without a decision."""
         return (*(("group",) if self.per_class is not None else ()), *(DECIDED if self.ranker is not None else ()))
 
-    def known(self, scores: Tensor, classes: Tensor | None, threshold: Threshold) -> tuple[Tensor, Tensor]:
-        """p-values and which rows are OOD, by the class of each or by one threshold."""
+    def known(self, scores: Tensor, rows: FeatureSet, threshold: Threshold) -> tuple[Tensor, Tensor]:
+        """p-values and which rows are OOD, by the predicted class of each or by one threshold."""
         if self.per_class is None:
             return threshold.p_value(scores), threshold.is_ood(scores)
-        if classes is None:
-            raise InputError("thresholds for each class need the logits of the rows")
-        numbers = classes.numpy()
+        numbers = _classes(rows).numpy()
         return self.per_class.p_value(scores, numbers), self.per_class.is_ood(scores, numbers)
 
-    def more(
-        self, rows: FeatureSet, classes: Sequence[int | None], known: tuple[Tensor, Tensor], names: Sequence[str]
-    ) -> list[dict[str, Any]]:
+    def judged(self, model: Detector, threshold: Threshold, *parts: FeatureSet) -> list[Judged]:
+        """Rows with what is known of them."""
+        return [(rows, *self.known(model.score(rows), rows, threshold)) for rows in parts]
+
+    def more(self, rows: FeatureSet, known: tuple[Tensor, Tensor], names: Sequence[str]) -> list[dict[str, Any]]:
         """What verdicts on rows have beside what :meth:`known` gave."""
-        found: list[dict[str, Any]] = [{} for _ in classes]
+        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         if self.per_class is not None:
-            groups = {index: self.per_class.group(index or 0, names) for index in {*classes}}
-            for one, index in zip(found, classes, strict=True):
-                one["group"] = groups[index]
+            classes = _classes(rows).tolist()
+            groups = {index: self.per_class.group(index, names) for index in {*classes}}
+            found = [{"group": groups[index]} for index in classes]
         if self.ranker is not None and self.acceptance is not None:
             p_values, is_ood = known
-            scores = ranks(self.ranker, rows, p_values if self.by_p_value else None)
-            accepted, chances = self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores)
-            for one, accept, chance, ood in zip(
-                found, accepted.tolist(), chances.tolist(), is_ood.tolist(), strict=True
-            ):
+            scores = ranks(self.ranker, self.by_p_value, rows, p_values)
+            told = (self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores), is_ood)
+            for one, accept, chance, ood in zip(found, *(column.tolist() for column in told), strict=True):
                 one |= {"accept": accept, "p_right": chance, "why_not": None if accept else UNKNOWN if ood else UNSURE}
         return found
 
-    def recalibrated(
-        self, model: Detector, threshold: Threshold, limits: FeatureSet, tests: FeatureSet | None
-    ) -> Decision:
+    def recalibrated(self, model: Detector, threshold: Threshold, limits: FeatureSet, tests: Any) -> Decision:
         """The same decision on other held-out rows: pools of classes and the ranking of answers stay, since others chose them."""
         made = Decision()
         if (own := self.per_class) is not None:
             # How many rows come in each pool is told by those that set the limits until now, and not by these.
-            pools = own.pool_of.numpy()[_classes(limits)]
+            pools = own.pool_of[_classes(limits)]
             inner = ClassThresholds.fit(model.score(limits), pools, [len(one) for one in own.references], own.keep)
             made = Decision(ClassThresholds(own.keep, inner.pool_of[own.pool_of], inner.references))
         if self.ranker is None or self.acceptance is None or tests is None:
             return made
-        first, second = ((part, *made.known(model.score(part), predicted(part), threshold)) for part in (limits, tests))
+        first, second = made.judged(model, threshold, limits, tests)
         rule = tested(self.ranker, self.by_p_value, first, second, self.acceptance.accuracy)
         return Decision(made.per_class, self.ranker, rule, self.by_p_value)
 
@@ -125,58 +110,45 @@ class Decision:
         """What a file holds of it."""
         parts = {"per_class": self.per_class, "ranker": self.ranker, "acceptance": self.acceptance}
         inner = {name: one.record() for name, one in parts.items() if one is not None}
-        return Record.of({BY_P_VALUE: self.by_p_value}, **inner)
+        return Record.of({"by_p_value": self.by_p_value}, **inner)
 
     @classmethod
     def from_record(cls, record: Record, device: str) -> Decision:
         """What :meth:`record` gave."""
         kinds: dict[str, Any] = {"per_class": ClassThresholds, "ranker": Detector, "acceptance": Acceptance}
-        found = {name: kinds[name].from_record(record.part(name)) for name in record.header if name != BY_P_VALUE}
+        found = {name: kind.from_record(record.part(name)) for name, kind in kinds.items() if name in record.header}
         if "ranker" in found:
             found["ranker"].to(device)
-        return cls(**found, by_p_value=record.header.get(BY_P_VALUE, False))
+        return cls(**found, by_p_value=record.header.get("by_p_value", False))
 
     def lines(self, unit: str, names: Sequence[str] = ()) -> dict[str, str]:
         """What ``outfield guard show`` says of it."""
         told = {}
         if (own := self.per_class) is not None:
             counts = own.pool_of.bincount()
-            firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
-            shared = [own.group(first, names) for first in firsts]
+            alone, several = int((counts == 1).sum()), torch.where(counts > 1)[0]
+            shared = [own.group(int((own.pool_of == pool).int().argmax()), names) for pool in several]
             rest = f"; these share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
-            alone = int((counts == 1).sum())
             few = f"{alone or 'no'} class has a threshold of its own"
             told["per class"] = (few if alone < 2 else f"{alone:,} classes have thresholds of their own") + rest
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
-            ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"
-            told["accepts"] = (
-                f"answers of which at least {100 * rule.accuracy:.4g} % are right, with a confidence of {rule.confidence:g}, "
-                f"ranked by {ranking}: {percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
-            )
+            promise = f"at least {100 * rule.accuracy:.4g} % are right, with a confidence of {rule.confidence:g}"
+            ranking = f"ranked by {self.ranker!r}{' and the p-value' * self.by_p_value}"
+            found = f"{percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
+            told["accepts"] = f"answers of which {promise}, {ranking}: {found}"
         return told
 
 
-def thresholds_per_class(
-    model: Detector, train: FeatureSet, held_out: FeatureSet, scores: Tensor, keep: float
-) -> ClassThresholds:
+def thresholds_per_class(model: Detector, train: FeatureSet, rows: FeatureSet, keep: float) -> ClassThresholds:
     """A threshold for each class that the network predicts; training rows say which are rare, and which of these are alike."""
-    if train.logits is None or held_out.logits is None:
-        raise InputError("threshold is 'per class', but the rows have no logits, which say the predicted class")
-    classes, total = train.logits.argmax(1), train.logits.shape[1]
-    counts = classes.bincount(minlength=total)
-    sums = torch.zeros(total, dtype=torch.float64).index_add_(0, classes, model.score(train).double().cpu())
-    return ClassThresholds.fit(scores, held_out.logits.argmax(1).numpy(), counts, keep, sums / counts.clamp_min(1))
+    classes, levels = _classes(train), model.score(train).double().cpu()
+    counts = classes.bincount(minlength=train.shapes["logits"][1])
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, classes, levels)
+    return ClassThresholds.fit(model.score(rows), _classes(rows).numpy(), counts, keep, sums / counts.clamp_min(1))
 
 
-def acceptance_of(
-    train: FeatureSet,
-    first: Judged,
-    second: Judged,
-    accuracy: float,
-    kept: Callable[[Detector], Detector],
-    device: str | torch.device,
-) -> tuple[Detector, Acceptance, bool]:
+def acceptance_of(fitted: Fitted, first: Judged, second: Judged, accuracy: float) -> tuple[Detector, Acceptance, bool]:
     """The detector that ranks answers best by the first rows, the limit that the second test, and whether p-values take part."""
     ranked: list[tuple[np.ndarray, Detector, bool]] = []
     rows, p_values, is_ood = first
@@ -184,11 +156,8 @@ def acceptance_of(
         raise TooFewSamplesError("all held-out rows are OOD; accuracy needs some that are not")
     for name, settings, by_p_value in RANKERS:
         with contextlib.suppress(OutfieldError):  # of a network without what this detector needs
-            ranker = kept(DETECTORS[name](**settings).to(device).fit(train))
-            ranking = ranks(ranker, known, p_values[~is_ood] if by_p_value else None)
-            ranked.append((ranking.numpy(), ranker, by_p_value))
-    if not ranked:
-        raise InputError("accuracy needs the logits of the rows, and there are none")
+            ranker = fitted(DETECTORS[name](**settings))
+            ranked.append((ranks(ranker, by_p_value, known, p_values[~is_ood]).numpy(), ranker, by_p_value))
     scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], _wrong(known))]
     log.info("%r ranks answers: area under risk and coverage %.4f", ranker, aurc(scores, _wrong(known)))
     return ranker, tested(ranker, by_p_value, first, second, accuracy), by_p_value
@@ -207,10 +176,10 @@ def best_ranking(rankings: Sequence[np.ndarray], wrong: Tensor) -> int:
     return int(np.flatnonzero(worse[:, 0] <= worse[:, 1:].std(1))[-1])
 
 
-def ranks(ranker: Detector, rows: FeatureSet, p_values: Tensor | None) -> Tensor:
+def ranks(ranker: Detector, by_p_value: bool, rows: FeatureSet, p_values: Tensor) -> Tensor:
     """By how likely the class of each row is wrong (N,), higher = more likely."""
     scores = ranker.score(rows).double().cpu()
-    return scores if p_values is None else scores - p_values.log()
+    return scores - p_values.log() if by_p_value else scores
 
 
 def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) -> tuple[FeatureSet, FeatureSet | None]:
@@ -224,11 +193,11 @@ def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) ->
 
 def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, accuracy: float) -> Acceptance:
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
-    (known, bad), (others, others_bad) = (
-        (np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows))
-        for rows, p_values, is_ood in (second, first)
-    )
-    return Acceptance.fit(known, bad, others, others_bad, accuracy, source=ranker.fingerprint())
+
+    def ranking(rows: FeatureSet, p_values: Tensor, is_ood: Tensor) -> tuple[np.ndarray, Tensor]:
+        return np.where(is_ood, np.inf, ranks(ranker, by_p_value, rows, p_values)), _wrong(rows)
+
+    return Acceptance.fit(*ranking(*second), *ranking(*first), accuracy, source=ranker.fingerprint())
 
 
 def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:
@@ -247,14 +216,14 @@ def predicted(rows: FeatureSet) -> Tensor | None:
     return None if rows.logits is None else rows.logits.argmax(1)
 
 
-def _classes(rows: FeatureSet) -> np.ndarray:
+def _classes(rows: FeatureSet) -> Tensor:
     if (found := predicted(rows)) is None:
-        raise InputError("thresholds for each class need the logits of the rows")
-    return found.numpy()
+        raise InputError("thresholds for each class need the logits of the rows, which say the predicted class")
+    return found
 
 
 def _wrong(rows: FeatureSet) -> Tensor:
     """Whether the network puts each labelled row in another class."""
     if rows.logits is None or rows.labels is None:
-        raise InputError("accuracy needs rows with logits and with labels")
-    return torch.ne(rows.logits.argmax(1), rows.labels)
+        raise InputError("accuracy needs rows with logits and labels, the network's answers and the right ones")
+    return rows.logits.argmax(1) != rows.labels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfield.backbone import Preprocessing
@@ -12,101 +12,79 @@ from outfield.config import construct, from_plain
 from outfield.detectors import DETECTORS, names_of
 from outfield.errors import FileFormatError
 from outfield.features import TEXT
-from outfield.files import PathLike, find_record, kind_of, read_record
+from outfield.files import PathLike, find_record, read_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
-from outfield.guard.guard import Guard, check_version
+from outfield.guard.guard import READERS, VERSION_ENTRY, check_version, kind_of_guard
 from outfield.guard.readers import ImageReader, Reader
-from outfield.guard.texts import Texts
 from outfield.percent import counted, percent
-from outfield.scores import Threshold
 from outfield.stand_in import LEVELS
 
+# What a guard is called that catches at least such shares of near and far stand-ins
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
-"""What a guard is called that catches at least such shares of near and far stand-ins."""
+# The quality of guards for which no stand-ins are made
 UNKNOWN = "not estimated for {}; outfield guard evaluate measures it on other ones"
-"""The quality of guards for which no stand-ins are made."""
-SHOWN = 12
-"""Names of classes or columns that are listed."""
+PARTS = ("detector.", "network.")
+ONE = {"boxes": "box", "texts": "text"}
+SHOWN = 12  # names of classes or columns that are listed
 
 
 def describe_guard(path: PathLike) -> dict[str, str]:
     """What a guard's file holds, in words, by the name of each thing; no network is built."""
-    if kind_of(path) == Reader.kind:
-        return _described_rows(path)
-    if kind_of(path) in (Boxes.kind, Texts.kind):
-        return _described_without_network(path, str(kind_of(path)))
-    said, arrays = find_record(path, ImageReader.kind)
+    kind = kind_of_guard(path)
+    said, arrays = find_record(path, kind)
     if said is None:
         raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
-    check_version(path, ImageReader.kind, said)
-    sizes = {
-        part: sum(array.size for name, array in arrays.items() if name.startswith(f"{part}."))
-        for part in ("network", "detector")
+    check_version(path, kind, said)
+    limit, known, count = said["threshold"], said["provenance"], arrays["threshold.reference"].shape[0]
+    unit, of_images, of_rows = READERS[kind].scored, kind == ImageReader.kind, kind == Reader.kind
+    chosen = f"{count:,}{' held-out images' * of_images}" if of_images or of_rows else counted(count, ONE[unit])
+    model, network = (sum(own.size for name, own in arrays.items() if name.startswith(part)) for part in PARTS)
+    decided = {}
+    if "decision" in said:
+        decision = Decision.from_record(read_record(path, kind).part("decision"), "cpu")
+        decided = decision.lines(unit, (said["network"] if of_images else said)["names"])
+    good = quality(known) if of_images else UNKNOWN.format(unit)
+    built = {"built": _built(known, unit), **_updated(known), **({"quality": good} if good else {})}
+    written = "" if of_rows else f", version {said[VERSION_ENTRY[kind]]}, by Outfield {said['outfield']}"
+    return {
+        "file": f"{path}, {os.path.getsize(path):,} bytes{written}",
+        **_about(kind, said, network),
+        "detector": _detector(said["detector"]) + (f", {model:,} bytes" if of_images else ""),
+        "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID {unit}, chosen on {chosen}",
+        **(built | decided if of_rows else decided | built),
     }
-    rounded = ", numbers of half as many bits in the file" if said["half"] else ""
-    chosen, limit = arrays["threshold.reference"].shape[0], said["threshold"]
-    return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
-        "network": _network(said["network"]) + (f", {sizes['network']:,} bytes" if sizes["network"] else ""),
-        "images": str(Preprocessing.of_json(said["preprocessing"])), "classes": _classes(said["network"]),
-        "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
-        "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
-        "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
-        **_decision(path, said), "built": _built(said["provenance"], "images"), **_updated(said["provenance"]),
-        **({"quality": known} if (known := quality(said["provenance"])) else {}),
-    }  # fmt: skip
 
 
-def _described_rows(path: PathLike) -> dict[str, str]:
-    guard = Guard.load(path, "cpu")
-    columns = [] if guard.table is None else [f"{column.name} ({column.kind})" for column in guard.table.columns]
-    limit, known = guard.threshold, guard.provenance
-    return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes", "rows": str(guard.reader),
-        **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
-        "detector": _detector(guard.detector.record().header),
-        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
-        "built": _built(known, "rows"),
-        **_updated(known), "quality": UNKNOWN.format("rows"),
-        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
-    }  # fmt: skip
-
-
-def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:
-    """A guard of boxes or of texts."""
-    record = read_record(path, kind)
-    check_version(path, kind, record.header)
-    header, known = record.header, record.header["provenance"]
-    (said, state), limit = record.part("network"), Threshold.from_record(record.part("threshold"))
-    held = f"{sum(one.nbytes for one in state.values()):,} bytes" if said["origin"] else "not in the file"
-    names = ", ".join(header["names"][:SHOWN]) + ", …" * (len(header["names"]) > SHOWN)
-    unit, one = ("boxes", "box") if kind == Boxes.kind else ("texts", "text")
+def _about(kind: str, said: Mapping[str, Any], size: int) -> dict[str, str]:
+    """What a guard of this kind looks at, through a network of so many bytes."""
+    if kind == Reader.kind:
+        columns = [f"{one['name']} ({one['kind']})" for one in (said["table"] or {"columns": ()})["columns"]]
+        rows = f"a table of {counted(len(columns), 'column')}" if columns else "features"
+        return {"rows": rows, **({"columns": _listed(columns)} if columns else {})}
+    network, origin = said["network"], said["network"]["origin"]
+    names, bytes_ = _listed((said if "names" in said else network)["names"]), f"{size:,} bytes"
+    if kind == ImageReader.kind:
+        rounded = ", numbers of half as many bits in the file" if said["half"] else ""
+        held = f" ({origin['settings'].get('architecture', origin['kind'])})," if origin else ", not in the file:"
+        known = f"{held} fingerprint {network['fingerprint'][:16]}…{f', {bytes_}' if size else ''}"
+        return {
+            "network": f"{network['name']}{known}",
+            "images": str(Preprocessing.of_json(said["preprocessing"])),
+            "classes": f"{network['classes']}{f': {names}' if names else ', without names'}",
+            "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
+        }
     if kind == Boxes.kind:
-        told = f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most"
+        told = {"boxes": f"of a confidence of {said['score']:g} and above, {said['most']:,} of an image at most"}
     else:
-        told = f"column {header['column'] or TEXT!r} of a table; of each {said['limit'] or 'all'} tokens at most"
-    decided = Decision.from_record(record.part("decision"), "cpu") if "decision" in header else None
-    return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes, version {header['version']}, by Outfield {header['outfield']}",
-        "network": f"{said['name']}, {held}",
-        unit: told,
-        "classes": names or "without names",
-        "detector": _detector(header["detector"]),
-        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID {unit}, chosen on {counted(len(limit.reference), one)}",
-        **({} if decided is None else decided.lines(unit, header["names"])),
-        "built": _built(known, unit),
-        **_updated(known),
-        "quality": UNKNOWN.format(unit),
-    }
+        tokens = f"of each {network['limit'] or 'all'} tokens at most"
+        told = {"texts": f"column {said['column'] or TEXT!r} of a table; {tokens}"}
+    held = bytes_ if origin else "not in the file"
+    return {"network": f"{network['name']}, {held}", **told, "classes": names or "without names"}
 
 
-def _decision(path: PathLike, said: Mapping[str, Any]) -> dict[str, str]:
-    """What a guard of images decides beside the threshold."""
-    if "decision" not in said:
-        return {}
-    decision = Decision.from_record(read_record(path, ImageReader.kind).part("decision"), "cpu")
-    return decision.lines("images", said["network"]["names"])
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + ", …" * (len(names) > SHOWN)
 
 
 def _updated(said: Mapping[str, Any]) -> dict[str, str]:
@@ -129,23 +107,10 @@ def quality(said: Mapping[str, Any]) -> str:
     return f"{word}. It catches {caught}"
 
 
-def _network(said: Mapping[str, Any]) -> str:
-    origin, known = said["origin"], f"fingerprint {said['fingerprint'][:16]}…"
-    if origin is None:
-        return f"{said['name']}, not in the file: {known}"
-    return f"{said['name']} ({origin['settings'].get('architecture', origin['kind'])}), {known}"
-
-
-def _classes(said: Mapping[str, Any]) -> str:
-    names = said["names"]
-    listed = ", ".join(names[:SHOWN]) + ", …" * (len(names) > SHOWN)
-    return f"{said['classes']}: {listed}" if names else f"{said['classes']}, without names"
-
-
 def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
-    plain = [(one["detector"], one["settings"]) for one in members if "detector" in one]
-    made = [construct(DETECTORS[name], {key: from_plain(own[key]) for key in own}) for name, own in plain]
+    plain = [(DETECTORS[one["detector"]], one["settings"]) for one in members if "detector" in one]
+    made = [construct(kind, {key: from_plain(own[key]) for key in own}) for kind, own in plain]
     return " of ".join([said["detector"], *([" + ".join(names_of(made))] if made else ())])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,12 @@ from outfield.guard.verdict import Verdict, Verdicts
 from outfield.percent import counted
 from outfield.scores import Threshold
 
-MOST_TOGETHER = 3
-"""Columns that are put to what is usual together, at most."""
-ENTRIES = 2**22
-"""Numbers of changed rows that are scored at once, about: 16 MB."""
-Value = float | bool | str | None
-"""Of a cell; None where it is missing."""
-SHOWN = 3
-"""Columns that are named in a text."""
+MOST_TOGETHER = 3  # columns that are put to what is usual together, at most
+ENTRIES = 2**22  # numbers of changed rows that are scored at once, about: 16 MB
+Together = dict[int, tuple[tuple[int, ...], float]]
+Lowest = tuple[np.ndarray, np.ndarray, np.ndarray]
+Value = float | bool | str | None  # of a cell; None where it is missing
+SHOWN = 3  # columns that are named in a text
 
 
 @dataclass(frozen=True)
@@ -190,14 +188,6 @@ def _listed(columns: Sequence[str], word: str) -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
-class Lowest(NamedTuple):
-    """Of each row and column (N, C): the lowest score that a usual entry gives, which one that is, whether it changes the row."""
-
-    scores: np.ndarray
-    chosen: np.ndarray
-    changes: np.ndarray
-
-
 class UsualValues:
     """Scores rows of a table with what is usual in the place of their own entries.
 
@@ -211,23 +201,23 @@ class UsualValues:
         ends = np.cumsum([entries.shape[1] for entries in self.usual]).tolist()
         self.places = [slice(end - own.shape[1], end) for own, end in zip(self.usual, ends, strict=True)]
 
-    def explain(
-        self, batch: Batch, verdicts: Verdicts, asked: Sequence[int], most: int | None = None
-    ) -> Iterator[RowWhy]:
+    def explain(self, batch: Batch, verdicts: Verdicts, asked: Sequence[int], most: int | None) -> Iterator[RowWhy]:
         """Why each of these rows, by its number in the table, is OOD; at most ``most`` columns of each."""
         if batch.features is not None and batch.cells is None:
             raise InputError("pass the table itself: its features do not say what the cells held")
         usable = np.array([one.error is None for one in verdicts])
-        places = np.cumsum(usable) - 1  # of a row of the table among those that can be used
+        scores, places = verdicts.scores[usable], np.cumsum(usable) - 1  # of a row among those that can be used
         wanted = [int(places[number]) for number in asked if usable[number]]
-        found = self._of_usable(batch, verdicts.scores[usable], wanted)
+        changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
+        at_once = max(1, ENTRIES // changed)
+        parts = [wanted[start : start + at_once] for start in range(0, len(wanted), at_once)]
+        found = (one for part in parts for one in self._explained(batch, scores[part], part))
         for number in asked:
-            error = verdicts[number].error
-            if error is not None:
+            if (error := verdicts[number].error) is not None:
                 yield RowWhy.failed(number, error)
-                continue
-            one = next(found)
-            yield replace(one, row=number, columns=one.columns[:most])
+            else:
+                one = next(found)
+                yield replace(one, row=number, columns=one.columns[:most])
 
     def with_reasons(self, batch: Batch, verdicts: Verdicts) -> list[ExplainedVerdict]:
         """The same verdicts, those on OOD rows with the columns that count most."""
@@ -235,38 +225,31 @@ class UsualValues:
         found = dict(zip(asked, self.explain(batch, verdicts, asked, SHOWN), strict=True))
         return [ExplainedVerdict(**vars(one), why=found.get(number)) for number, one in enumerate(verdicts)]
 
-    def _of_usable(self, batch: Batch, scores: np.ndarray, numbers: Sequence[int]) -> Iterator[RowWhy]:
-        """Why each of these usable rows is OOD, with all columns; some rows at a time."""
-        changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
-        at_once = max(1, ENTRIES // changed)
-        for start in range(0, len(numbers), at_once):
-            part = [*numbers[start : start + at_once]]
-            yield from self._explained(batch, scores[part], part)
-
     def _explained(self, batch: Batch, scores: np.ndarray, part: list[int]) -> Iterator[RowWhy]:
         rows, about = batch.features.features.numpy()[part], batch.features.about  # type: ignore[union-attr]
-        lowest = self.lowest(rows, about, scores)
+        least, chosen, _ = lowest = self.lowest(rows, about, scores)
         p_values, is_ood = self.threshold.p_value(scores).tolist(), self.threshold.is_ood(scores).tolist()
-        shape, then = lowest.scores.shape, lowest.scores.ravel()
-        p_then, ood_then = (one(then).numpy().reshape(shape) for one in (self.threshold.p_value, self.threshold.is_ood))
         combined = self._together(rows, about, scores, lowest)
         for i, number in enumerate(part):
-            columns = []
-            for c in np.argsort(lowest.scores[i], kind="stable").tolist():
-                column, score = self.table.columns[c], float(lowest.scores[i, c])
-                told = _told(column, batch.cells[column.name].values[number], int(lowest.chosen[i, c]))  # type: ignore[index]
-                fall, p_value, ood = float(scores[i]) - score, float(p_then[i, c]), bool(ood_then[i, c])
+            columns, then = [], (self.threshold.p_value(least[i]).tolist(), self.threshold.is_ood(least[i]).tolist())
+            for c in np.argsort(least[i], kind="stable").tolist():
+                column, score = self.table.columns[c], float(least[i, c])
+                told = _told(column, batch.cells[column.name].values[number], int(chosen[i, c]))  # type: ignore[index]
+                fall, p_value, ood = float(scores[i]) - score, then[0][c], then[1][c]
                 columns.append(ColumnWhy(column.name, column.kind, *told, fall, score, p_value, ood))
             alone = tuple(one.column for one in columns if not one.is_ood) if is_ood[i] else ()
             together, p_together = combined.get(i, ((), None))
             names = tuple(self.table.columns[c].name for c in together)
             numeric = [one for one in columns if one.deviations is not None]
             far = max(numeric, key=lambda one: abs(one.deviations or 0.0), default=None)
-            verdict = float(scores[i]), p_values[i], is_ood[i]
-            yield RowWhy(number, *verdict, alone, names, p_together, tuple(columns), far)
+            verdict = number, float(scores[i]), p_values[i], is_ood[i]
+            yield RowWhy(*verdict, alone, names, p_together, tuple(columns), far)
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
-        """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is."""
+        """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is.
+
+        Of each row and column (N, C): the lowest score that a usual entry gives, which one that is, whether it changes the row.
+        """
         found = self._scored(rows, about)
         shape = (len(rows), len(self.usual))
         lowest, chosen, changes = np.empty(shape), np.empty(shape, dtype=np.int64), np.empty(shape, dtype=bool)
@@ -281,7 +264,7 @@ class UsualValues:
             chosen[:, c] = np.where(kept, same.argmax(axis=0), best)
             lowest[:, c], changes[:, c] = own[chosen[:, c], each], ~same[chosen[:, c], each]
             first += len(usual)
-        return Lowest(lowest, chosen, changes)
+        return lowest, chosen, changes
 
     def _scored(self, rows: np.ndarray, about: dict[str, str]) -> np.ndarray:
         """Scores (U, N) of all rows with the first usual entries, with the next, …"""
@@ -292,28 +275,27 @@ class UsualValues:
         scores = self.detector.score(FeatureSet(changed.reshape(-1, rows.shape[1]), about=about))
         return scores.double().numpy().reshape(len(options), len(rows))
 
-    def _together(
-        self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray, lowest: Lowest
-    ) -> dict[int, tuple[tuple[int, ...], float]]:
+    def _together(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray, lowest: Lowest) -> Together:
         """For OOD rows that no column alone explains, by their numbers: columns that do together, and the p-value then.
 
         Greedy: of the columns that are not as usual yet, the one whose change gives the lowest score is changed for good.
         """
         left = np.flatnonzero(self.threshold.is_ood(scores).numpy())
-        rows, now, lowest = rows[left], scores[left], Lowest(*(part[left] for part in lowest))
+        rows, now, (least, chosen, changes) = rows[left], scores[left], (part[left] for part in lowest)
         taken: list[tuple[int, ...]] = [()] * len(left)
-        found: dict[int, tuple[tuple[int, ...], float]] = {}
+        found: Together = {}
         for turn in range(MOST_TOGETHER):
             if not len(left):
                 break
-            lowest = self.lowest(rows, about, now) if turn else lowest
-            offered = np.where(lowest.changes, lowest.scores, np.inf)
+            if turn:
+                least, chosen, changes = self.lowest(rows, about, now)
+            offered = np.where(changes, least, np.inf)
             for row, columns in enumerate(taken):
                 offered[row, [*columns]] = np.inf
             best, now = offered.argmin(axis=1).tolist(), offered.min(axis=1)
             for row, c in enumerate(best):
                 taken[row] = (*taken[row], c)
-                rows[row, self.places[c]] = self.usual[c][lowest.chosen[row, c]]
+                rows[row, self.places[c]] = self.usual[c][chosen[row, c]]
             is_ood = self.threshold.is_ood(now).numpy()
             if turn:  # what one column alone explains is told as that
                 for row in np.flatnonzero(~is_ood).tolist():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from outfield.backbone import Backbone, Views
 from outfield.config import require_choice, require_number
 from outfield.detectors import Detector, names_of
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, OutfieldError, as_ours
 from outfield.features import FeatureSet, TablePreprocessing
 from outfield.files import PathLike, Record, kind_of, read_record, write_record
 from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision, predicted
-from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
+from outfield.guard.readers import ImageReader, Reader, TableReader
 from outfield.guard.texts import Texts
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
     from outfield.guard.explanation import RowWhy, UsualValues
 
 GUARD_ENDINGS = (".guard", ".safetensors")
+# Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``.
 VERSION, PLAIN = 2, 1
-"""Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``."""
+# By the kind of their files
 READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader, Boxes, Texts)}
-"""By the kind of their files."""
+# Under which the header of each kind of file says its version
 VERSION_ENTRY = {kind: "guard" if kind == ImageReader.kind else "version" for kind in READERS}
-"""Under which the header of each kind of file says its version."""
-RENAMED = {"most": "max_train", "half": "float16"}
-"""Settings of version 0.1 by what they are called now."""
+RENAMED = {"most": "max_train", "half": "float16"}  # settings of version 0.1 by what they are called now
 
 
 class Guard:
@@ -61,7 +60,6 @@ class Guard:
         members: Names of the detector's members; its own name where it has none.
         widths: What :meth:`judge` needs of each input, and how many numbers that are.
         fingerprint: Of the network, or, where there is none, of the detector.
-        watched: What a :class:`outfield.Drift` is made of: the threshold; of boxes with the scores of one box an image.
 
     Raises:
         InputError: the threshold was chosen for another detector, or the detector cannot score what the network gives.
@@ -80,10 +78,8 @@ class Guard:
         if threshold.source not in (None, known):
             raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {known}")
         self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
-        one_an_image = self.provenance.get("one_an_image")
-        self.watched = threshold if one_an_image is None else replace(threshold, reference=one_an_image)
-        self.decision = decision
-        self.reader = reader.giving((*detector.needs_to_score, *(() if decision is None else decision.needs)))
+        self.decision, self._rule = decision, decision or Decision()
+        self.reader = reader.giving((*detector.needs_to_score, *self._rule.needs))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
         self.fingerprint: str = getattr(reader, "fingerprint", None) or known
         self._explain = getattr(detector, "explain", None)  # of detectors that are sums of others
@@ -152,18 +148,15 @@ class Guard:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
             TooFewSamplesError: too few images to calibrate.
         """
-        from outfield.guard.build import ImagePlan, TextPlan  # who only checks needs no candidates to choose from
+        from outfield.guard.annotations import BoxPlan  # who only checks needs no candidates to choose from
+        from outfield.guard.build import ImagePlan, TextPlan
 
         settings: dict[str, Any] = {
             "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
             "seed": seed, "max_train": max_train, "device": device, "views": views,
             "precision": precision, "float16": float16, "batch_size": batch_size, "workers": workers, "on_error": on_error,
         }  # fmt: skip
-        if isinstance(backbone, Boxes):
-            from outfield.guard.annotations import BoxPlan
-
-            return BoxPlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
-        plan = TextPlan if isinstance(backbone, Texts) else ImagePlan
+        plan = BoxPlan if isinstance(backbone, Boxes) else TextPlan if isinstance(backbone, Texts) else ImagePlan
         return plan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
 
     @classmethod
@@ -235,6 +228,12 @@ class Guard:
         }  # fmt: skip
         return RowPlan(**{**settings, **_new_names(old)}).build(rows, held_out)
 
+    @cached_property
+    def watched(self) -> Threshold:
+        """What a :class:`outfield.Drift` is made of: the threshold; of boxes with the scores of one box an image."""
+        one_an_image = self.provenance.get("one_an_image")
+        return self.threshold if one_an_image is None else replace(self.threshold, reference=one_an_image)
+
     @property
     def image_reader(self) -> ImageReader:
         """The reader of a guard of images; an error of any other guard."""
@@ -281,8 +280,9 @@ class Guard:
             FileFormatError: an image is broken, and ``on_error`` is "fail".
             StorageError: a file cannot be read, and ``on_error`` is "fail".
         """
+        require_choice("on_error", on_error, ON_ERROR)
         single, batches = self.reader.read(x, on_error, normalised, workers)
-        found = [verdict for batch in batches for verdict in self._verdicts(batch)]
+        found = [verdict for batch in batches for verdict in self.reader.verdicts(batch, self._judged)]
         return found[0] if single else Verdicts(found, self.reader.unit)
 
     def stream(
@@ -302,11 +302,13 @@ class Guard:
         Raises:
             InputError: ``why``, and this guard looks at no table; or what cannot be used where ``on_error`` is "fail".
         """
+        require_choice("on_error", on_error, ON_ERROR)
         usual = self._usual_values() if why else None
         batches = self.reader.read_files(x, on_error, workers)
+        found = ((batch, self.reader.verdicts(batch, self._judged)) for batch in batches)
         if usual is None:
-            return (verdict for batch in batches for verdict in self._verdicts(batch))
-        return (one for batch in batches for one in usual.with_reasons(batch, Verdicts(self._verdicts(batch), "rows")))
+            return (one for _, verdicts in found for one in verdicts)
+        return (one for batch, verdicts in found for one in usual.with_reasons(batch, Verdicts(verdicts, "rows")))
 
     def features(self, x: Any) -> FeatureSet:
         """Rows of a table, or features, as the detector takes them; see :meth:`__call__`."""
@@ -314,7 +316,7 @@ class Guard:
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
-        return (self.reader if isinstance(self.reader, Boxes) else self.image_reader).prepare(x)[0]
+        return (self.reader if isinstance(self.reader, Boxes) else self.image_reader).prepare(x)
 
     def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C).
@@ -324,8 +326,7 @@ class Guard:
         """
         found: list[Verdict] = []
         for rows in self.image_reader.read_pixels(pixels):
-            own = None if files is None else files[len(found) : len(found) + len(rows)]
-            found += self._judged(rows, [None] * len(rows) if own is None else own)
+            found += self._judged(rows, [None] * len(rows) if files is None else files[len(found) :][: len(rows)])
         return Verdicts(found)
 
     def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
@@ -339,10 +340,6 @@ class Guard:
         names = [None] * len(features) if files is None else files
         return Verdicts(self._judged(self.reader.complete(features), names), self.reader.unit)
 
-    def _verdicts(self, batch: Batch) -> list[Verdict]:
-        """A verdict on each input of a batch, whether it could be read or not."""
-        return self.reader.verdicts(batch, self._judged)
-
     def _judged(self, features: FeatureSet, files: Sequence[str | None]) -> list[Verdict]:
         """A verdict on each row: its score, its p-value, and the member that adds most where it is OOD."""
         if self._explain is None:
@@ -350,18 +347,14 @@ class Guard:
         else:
             why = self._explain(features)
             scores, own, top = why.total, why.p_values, why.terms.argmax(1).tolist()
-        names, rule = self.names, self.decision
-        found = predicted(features)
-        classes = [None] * len(features) if found is None else found.tolist()
-        if rule is None:
-            p_values, is_ood = self.threshold.p_value(scores), scores.double() > self.threshold.value
-        else:
-            p_values, is_ood = rule.known(scores, found, self.threshold)
-        more = itertools.repeat({}) if rule is None else rule.more(features, classes, (p_values, is_ood), names)
+        names, found = self.names, predicted(features)
+        classes: list[int | None] = [None] * len(features) if found is None else found.tolist()
+        p_values, is_ood = self._rule.known(scores, features, self.threshold)
+        more = self._rule.more(features, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
         columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
         verdicts = []
-        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=rule is not None):
+        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=True):
             label = names[index] if names and index is not None else None
             by, each_p = self.members[first] if ood else None, dict(zip(self.members, each, strict=True))
             verdicts.append(Verdict(file, index, label, score, p_value, ood, by, each_p, **decided))
@@ -394,7 +387,7 @@ class Guard:
             require_number("most", most, least=1, whole=True)
         usual = self._usual_values()
         batch = usual.reader.read_one(frame, on_error)
-        verdicts = Verdicts(self._verdicts(batch), "rows")
+        verdicts = Verdicts(self.reader.verdicts(batch, self._judged), "rows")
         asked = np.flatnonzero(verdicts.is_ood).tolist() if rows is None else row_numbers(rows, len(verdicts))
         return [*usual.explain(batch, verdicts, asked, most)]
 
@@ -487,19 +480,17 @@ class Guard:
             FileFormatError: it is truncated, changed, no guard, or of a later version.
             InputError: the network must be given and is not, or is another one.
         """
-        target, found = resolve_device(device), kind_of(path)
-        kind = str(found) if found in READERS else ImageReader.kind  # of any other kind this says so
+        target, kind = resolve_device(device), kind_of_guard(path)
         record = read_record(path, kind)
         check_version(path, kind, record.header)
         reader = READERS[kind].from_record(path, record, target, network)
-        try:
+        # Detectors may be anybody's, and raise anything of a file that is wrong.
+        told = f"{path} holds a guard that this version of Outfield cannot build"
+        with as_ours(told, FileFormatError, Exception, OutfieldError):
             detector = Detector.from_record(record.part("detector")).to(str(target))
             threshold = Threshold.from_record(record.part("threshold"))
             decided = "decision" in record.header
             decision = Decision.from_record(record.part("decision"), str(target)) if decided else None
-        except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong
-            what = "holds a guard that this version of Outfield cannot build"
-            raise FileFormatError(f"{path} {what}: {error}") from error
         return Guard(reader, detector, threshold, provenance=record.header["provenance"], decision=decision)
 
     def __repr__(self) -> str:
@@ -515,10 +506,14 @@ def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:
     return Guard.load(path, device)
 
 
+def kind_of_guard(path: PathLike) -> str:
+    """What the file of a guard says that it is; an image guard's of anything else, whose reader refuses it."""
+    return str(found) if (found := kind_of(path)) in READERS else ImageReader.kind
+
+
 def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
     """Refuse a guard's file that a later version of Outfield wrote."""
-    version = header[VERSION_ENTRY[kind]]
-    if version > VERSION:
+    if (version := header[VERSION_ENTRY[kind]]) > VERSION:
         what = f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield"
         raise FileFormatError(f"{what} {__version__}, which reads versions up to {VERSION}: install a newer one")
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ KNOWN = (
     "a path, bytes of an encoded image, a file opened with 'rb', a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of "
     "uint8, a torch tensor (3, H, W) or (N, 3, H, W), a list or an iterator of these, an outfield.ImageSource or a DataLoader"
 )
-ARRAY = "the array"
-"""What images of an array are called in errors."""
+ARRAY = "the array"  # what images of an array are called in errors
 
 
 class Given(NamedTuple):
@@ -43,18 +42,14 @@ class Items(ImageSource):
         return len(self.items)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return pixels(self.items[index], f"image {index}")
-
-
-def pixels(item: Any, where: str) -> np.ndarray:
-    """One of :class:`Items` as uint8 (H, W, 3); errors call it ``where``, or by its path."""
-    if isinstance(item, np.ndarray):
-        return item
-    if isinstance(item, Skipped):
-        raise StorageError(item.reason)
-    if isinstance(item, Path):
-        return ImageFiles(item.parent, [item.name])[0]
-    return decode(item, where) if isinstance(item, bytes) else pixels_of(item, where)
+        item, where = self.items[index], f"image {index}" if len(self.items) > 1 else "the image"
+        if isinstance(item, np.ndarray):
+            return item
+        if isinstance(item, Skipped):
+            raise StorageError(item.reason)
+        if isinstance(item, Path):
+            return ImageFiles(item.parent, [item.name])[0]
+        return decode(item, where) if isinstance(item, bytes) else pixels_of(item, where)
 
 
 def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
@@ -73,9 +68,12 @@ def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
     return Given(Items([item]), [file], True)
 
 
-def gives_images(x: Any) -> bool:
-    """Whether it is an iterator of images, which need not end; an open file is an image itself."""
-    return isinstance(x, Iterator) and not hasattr(x, "read")
+def one_image(x: Any) -> np.ndarray:
+    """One of :data:`KNOWN` that is a single image, as uint8 (H, W, 3)."""
+    given = as_given(x)
+    if not given.single:
+        raise InputError("prepare takes one image; give several to the guard itself")
+    return cast(np.ndarray, given.images[0])
 
 
 def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
@@ -84,19 +82,18 @@ def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
     count, given = 0, False
     for one in x:
         part.append(one)
-        several = isinstance(one, ImageSource) or (isinstance(one, Tensor | np.ndarray) and one.ndim == 4)
-        count, given = count + (len(one) if several else 1), True
+        count += len(one) if isinstance(one, ImageSource) or getattr(one, "ndim", 0) == 4 else 1
         if count >= rows:
             yield part
-            part, count = [], 0
+            part, count, given = [], 0, True
     if part:
         yield part
-    if not given:
+    elif not given:
         raise InputError(f"there is no image in an iterator that gives nothing; pass {KNOWN}")
 
 
 def _names_of(source: ImageSource) -> list[str | None]:
-    if source.names is None or len(source.names) != len(source):
+    if source.names is None:
         return [None] * len(source)
     folder = getattr(source, "folder", None)
     return [str(name) if folder is None else str(Path(folder) / name) for name in source.names]
@@ -121,11 +118,10 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
     if not x:
         raise InputError(f"there is no image in an empty list; pass {KNOWN}")
     if normalised:
-        parts = [as_given(one, True).images for one in x]
-        tensors = [part for part in parts if isinstance(part, Tensor)]
-        if len(tensors) < len(parts):
+        parts: list[Any] = [as_given(one, True).images for one in x]
+        if not all(isinstance(part, Tensor) for part in parts):
             raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
-        joined = torch.cat(tensors)
+        joined = torch.cat(parts)
         return Given(joined, [None] * len(joined), False)
     items: list[Any] = []
     files: list[str | None] = []
@@ -145,8 +141,7 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
 def _item(x: Any) -> tuple[Any, str | None]:
     """One image as what :class:`Items` holds, and its file."""
     if isinstance(x, str | os.PathLike):
-        path = Path(x)
-        return path, str(path)
+        return Path(x), str(Path(x))
     if isinstance(x, bytes | bytearray | memoryview):
         return bytes(x), None
     if isinstance(x, np.ndarray):
@@ -156,16 +151,13 @@ def _item(x: Any) -> tuple[Any, str | None]:
     pillow = sys.modules.get("PIL.Image")  # who hands over its image has loaded it
     if pillow is not None and isinstance(x, pillow.Image):
         return x, getattr(x, "filename", "") or None
-    numbers = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)"
-    what = f"a guard cannot look at this {type(x).__name__}"
-    raise InputError(f"{what}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}")
+    how = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)" * isinstance(x, int | float)
+    raise InputError(f"a guard cannot look at this {type(x).__name__}; pass {KNOWN}{how}")
 
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
     """What is left to read of a file that was opened, and its name."""
-    with as_ours(
-        f"cannot read from the {type(x).__name__} that was given", StorageError
-    ):  # it is closed, or is no text
+    with as_ours(f"cannot read from the {type(x).__name__} that was given", StorageError):  # closed, or no text
         content = x.read()
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
@@ -175,8 +167,6 @@ def _of_open_file(x: Any) -> tuple[bytes, str | None]:
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:
-    if x.is_nested or x.layout != torch.strided or x.is_meta or (x.is_floating_point() and x.dtype.itemsize < 2):
-        raise InputError(f"the tensor is {x.dtype}, {x.layout}, on {x.device}; images are dense: x.to_dense().float()")
     if x.dim() not in (3, 4) or 0 in x.shape or (not normalised and x.shape[-3] != 3):
         raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
     single = x.dim() == 3
@@ -194,12 +184,8 @@ def _as_bytes(batch: Tensor) -> Tensor:
     """uint8 as it is; floating numbers in [0, 1] times 255, rounded: the bytes that ``ToTensor`` was given."""
     if batch.dtype == torch.uint8:
         return batch.cpu()
-    if not batch.is_floating_point():
-        raise InputError(f"the tensor holds {batch.dtype}; images are uint8, or floating numbers in [0, 1]")
     least, most = float(batch.min()), float(batch.max())
-    if not (least >= 0 and most <= 1):
-        raise InputError(
-            f"the tensor holds numbers from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]; for "
-            "tensors that are resized and normalised as the network takes them pass normalised=True"
-        )
+    if not batch.is_floating_point() or not (least >= 0 and most <= 1):
+        what = f"the tensor holds {batch.dtype} from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]"
+        raise InputError(f"{what}; for tensors that are resized and normalised already pass normalised=True")
     return batch.cpu().float().mul(255).round().to(torch.uint8)

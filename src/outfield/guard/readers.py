@@ -7,7 +7,6 @@ rows of tables, :class:`Reader` itself features. Another one, say of audio clips
 
 from __future__ import annotations
 
-import base64
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,27 +14,23 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from outfield.backbone import Backbone, Extraction, Odin, Origin, Preprocessing, Views, read
-from outfield.config import from_plain, require_choice, to_plain
+from outfield.config import from_plain, to_plain
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features import NETWORK, Cells, Column, FeatureSet, FeatureSource, TablePreprocessing, network_text
 from outfield.files import PathLike, Record
-from outfield.guard.inputs import Given, as_given, gives_images, pixels, portions
+from outfield.guard.inputs import Given, as_given, one_image, portions
 from outfield.guard.verdict import Verdict
-from outfield.images import ON_ERROR
+from outfield.images import as_png
 from outfield.percent import counted
 
-ROWS = 512
-"""Images that the network is given at once, at most."""
+ABOUT = ("name", "head", "classes", "names")  # what the file of a guard says of its network beside weights and origin
+ROWS = 512  # images that the network is given at once, at most
+# Images of noise that show where to look into a network: their maps are unlike each other, as those of a black image are not
 PROBES = 2
-"""Images of noise that show where to look into a network: their maps are unlike each other, as those of a black image are not."""
-PICTURE = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
-)
-"""A black pixel as PNG, with which a guard of images is warmed up."""
 
 
 class Batch(NamedTuple):
@@ -54,6 +49,9 @@ class Batch(NamedTuple):
     errors: Mapping[int, str] = {}
     cells: Mapping[str, Cells] | None = None
     found: Any = None
+
+
+Judge = Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]  # verdicts on rows with these names
 
 
 class Reader:
@@ -79,45 +77,41 @@ class Reader:
     columns: Sequence[Column] = ()
     probe: FeatureSet | None = None
 
-    def __init__(self, names: Sequence[str] = (), widths: Mapping[str, int] | None = None) -> None:
-        self.names, self.widths = tuple(names), dict(widths or {})
+    def __init__(self, names: Sequence[str] = (), widths: Mapping[str, int] = {}) -> None:
+        self.names, self.widths = tuple(names), dict(widths)
 
     def giving(self, needed: Sequence[str]) -> Self:
         """This reader for a detector that scores these fields."""
         return self
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         """Whether ``x`` is a single input, and batches of all inputs in their order; see :meth:`outfield.Guard.__call__`."""
-        require_choice("on_error", on_error, ON_ERROR)
         return False, iter([self.read_one(x, on_error)])
 
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
+    def read_files(self, x: Any, on_error: str, workers: int | None) -> Iterator[Batch]:
         """Batches of several files; see :meth:`outfield.Guard.stream`."""
-        require_choice("on_error", on_error, ON_ERROR)
         for path in x:
             try:
-                if os.path.isdir(path):
-                    raise InputError(f"{path} is a folder; a guard of rows reads .csv or .parquet")
-                found = self.read_one(path, on_error)
+                found = self.read_file(path, on_error)
             except OutfieldError as error:
                 if on_error == "fail":
                     raise
-                found = Batch(None, [str(path)], {0: str(error)})
-            numbered = [name or f"{path} row {i}" for i, name in enumerate(found.names, 1)]
-            yield found._replace(names=numbered)
+                found = iter([Batch(None, [str(path)], {0: str(error)})])
+            yield from found
 
-    def verdicts(
-        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
-    ) -> list[Verdict]:
+    def read_file(self, path: Any, on_error: str) -> Iterator[Batch]:
+        """Batches of a file; each input is named by its row."""
+        if os.path.isdir(path):
+            raise InputError(f"{path} is a folder; a guard of rows reads .csv or .parquet")
+        found = self.read_one(path, on_error)
+        return iter([found._replace(names=[name or f"{path} row {i}" for i, name in enumerate(found.names, 1)])])
+
+    def verdicts(self, batch: Batch, judged: Judge) -> list[Verdict]:
         """A verdict on each input of a batch, whether it could be read or not; ``judged`` gives one for each row."""
         good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
-        found = iter(() if batch.features is None else judged(batch.features, good))
-        return [
-            Verdict.failed(name, batch.errors[place]) if place in batch.errors else next(found)
-            for place, name in enumerate(batch.names)
-        ]
+        rows = iter(() if batch.features is None else judged(batch.features, good))
+        found = ((name, batch.errors.get(place)) for place, name in enumerate(batch.names))
+        return [next(rows) if error is None else Verdict.failed(name, error) for name, error in found]
 
     def read_one(self, x: Any, on_error: str = "fail") -> Batch:
         """The rows of one table, array or file."""
@@ -136,11 +130,9 @@ class Reader:
 
     def complete(self, features: FeatureSet) -> FeatureSet:
         """Rows that were not read here, with all that a verdict needs."""
-        logits = features.logits
+        logits, known = features.logits, counted(len(self.names), "class")
         if self.names and logits is not None and logits.shape[1] != len(self.names):
-            raise InputError(
-                f"there are names of {counted(len(self.names), 'class')}, but the logits have {logits.shape[1]}"
-            )
+            raise InputError(f"there are names of {known}, but the logits have {logits.shape[1]}")
         return features
 
     def example(self, count: int) -> Iterator[FeatureSet]:
@@ -153,9 +145,7 @@ class Reader:
         return Record({"table": None, "names": list(self.names)}, {})
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Reader:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
         """The reader of a guard's file."""
         names, table = record.header["names"], record.header["table"]
         widths = record.header["provenance"].get("widths", {})
@@ -170,9 +160,7 @@ class TableReader(Reader):
 
     takes = "table"
 
-    def __init__(
-        self, table: TablePreprocessing, names: Sequence[str] = (), widths: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, table: TablePreprocessing, names: Sequence[str] = (), widths: Mapping[str, int] = {}) -> None:
         super().__init__(names, widths)
         self.table, self.columns = table, table.columns
 
@@ -193,37 +181,55 @@ class TableReader(Reader):
         return f"a table of {counted(len(self.table.columns), 'column')}"
 
 
-class ImageReader(Reader):
+class PixelReader(Reader):
+    """Images, in every way in which they come; of an iterator as many are taken together as ``rows`` says."""
+
+    takes, unit, scored = "images", "images", "images"
+    rows: int = 1
+
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
+        if isinstance(x, DataLoader):
+            given, workers = (as_given(_first(batch), normalised) for batch in x), 0
+        elif isinstance(x, Iterator) and not hasattr(x, "read"):  # images that need not end; an open file is one image
+            given = (as_given(some, normalised, on_error) for some in portions(x, self.rows))
+        else:
+            whole = as_given(x, normalised, on_error)
+            return whole.single, self.batches(whole, on_error, workers)
+        return False, (batch for one in given for batch in self.batches(one, on_error, workers))
+
+    def read_files(self, x: Any, on_error: str, workers: int | None) -> Iterator[Batch]:
+        return self.read(x, on_error, False, workers)[1]
+
+    def batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
+        """Batches of images."""
+        raise NotImplementedError
+
+
+class ImageReader(PixelReader):
     """Images, through a network that is kept ready.
 
     Views and precision are those that the detector was fitted with. With ``float16`` the network must be rounded already. After
     :meth:`giving`, ``extraction`` is the way through the network and ``rows`` how many images it is given at once.
     """
 
-    takes, unit, scored, kind = "images", "images", "images", "guard"
+    kind = "guard"
     extraction: Extraction
-    rows: int
 
     def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        views: Views | str | int | None = None,
-        precision: str = "float32",
-        float16: bool = False,
-        fingerprint: str | None = None,
+        self, backbone: Backbone, views: Any = None, precision: str = "float32", float16: bool = False
     ) -> None:
         super().__init__(backbone.names)
         self.backbone, self.views, self.precision, self.float16 = backbone, Views.of(views), precision, float16
-        self.fingerprint = backbone.fingerprint() if fingerprint is None else fingerprint
+        self.fingerprint = backbone.fingerprint()
         self._fields: tuple[str, ...] = ()
         self._about: dict[str, str] = {}
         self._last_layer: dict[str, Tensor] = {}
 
     def giving(self, needed: Sequence[str]) -> Self:
-        made, odin = copy.copy(self), "odin_logits" in needed
+        made, odin = copy.copy(self), Odin() if "odin_logits" in needed else None
         stages = any(name.startswith("stage") for name in needed)
-        made.extraction, fields = looked_into(self.backbone, stages, self.views, odin, self.precision)
+        way = {"odin": odin, "precision": self.precision, "stages": stages, "views": self.views}
+        made.extraction, fields = looked_into(self.backbone, **way)
         made._fields = tuple(dict.fromkeys(("features", *needed, "logits")))
         made._about = {**made.extraction.about(), NETWORK: network_text(self.backbone.name, self.fingerprint)}
         made.widths = {name: fields[name].shape[-1] for name in dict.fromkeys((*needed, "logits"))}
@@ -232,35 +238,15 @@ class ImageReader(Reader):
         made._last_layer, made.rows = made.extraction.last_layer(), made.extraction.at_once(ROWS)
         return made
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
-        require_choice("on_error", on_error, ON_ERROR)
-        if isinstance(x, DataLoader):
-            given = (as_given(_first(batch), normalised) for batch in x)
-            return False, (batch for one in given for batch in self._batches(one, on_error, 0))
-        if gives_images(x):
-            given = (as_given(part, normalised, on_error) for part in portions(x, self.rows))
-            return False, (batch for one in given for batch in self._batches(one, on_error, workers))
-        whole = as_given(x, normalised, on_error)
-        return whole.single, self._batches(whole, on_error, workers)
-
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
-        return self.read(x, on_error, workers=workers)[1]
-
     def prepare(self, x: Any) -> Tensor:
-        """One image as bytes (1, h, w, C) that only have to be normalised."""
-        given = as_given(x)
-        if not given.single or isinstance(given.images, Tensor):
-            raise InputError("prepare takes one image; give several to the guard itself")
-        return self._prepared(given)
+        """One image as bytes (h, w, C) that only have to be normalised."""
+        return torch.from_numpy(self.backbone.pixels(one_image(x)))
 
     def read_pixels(self, pixels: Tensor) -> Iterator[FeatureSet]:
         """Rows of images that :meth:`prepare` gave, joined (N, h, w, C), piece by piece."""
-        way = self.backbone.preprocessing
-        shape = (*way.size, way.channels)
-        right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.dim() == 4 and len(pixels) > 0
-        if not right or tuple(pixels.shape[1:]) != shape:
+        shape = (*self.backbone.preprocessing.size, self.backbone.preprocessing.channels)
+        right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.shape[1:] == shape
+        if not right or not len(pixels):
             raise InputError(f"judge_pixels takes uint8 (N, {', '.join(map(str, shape))}), what prepare gives")
         return self._features(pixels)
 
@@ -277,16 +263,17 @@ class ImageReader(Reader):
         return FeatureSet(**{**features.tensors(), "logits": logits}, about=features.about)
 
     def example(self, count: int) -> Iterator[FeatureSet]:
-        return self._features(self.prepare(PICTURE).repeat(count, 1, 1, 1))
+        black = as_png(np.zeros((1, 1, 3), np.uint8))
+        return self._features(self.prepare(black).repeat(count, 1, 1, 1))
 
-    def _batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
+    def batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
         images, start, way = given.images, 0, self.backbone.preprocessing
         if isinstance(images, Tensor):
             found, wanted = tuple(images.shape[1:]), (way.channels, *way.size)
             if found != wanted:  # many networks would take another size, too
                 raise InputError(f"normalised images have shape {found}; this network takes {wanted}")
         elif given.single and on_error == "fail":
-            images = self._prepared(given)
+            images = torch.from_numpy(self.backbone.pixels(images[0]))[None]
         errors: dict[int, str] | None = {} if on_error == "skip" else None
         pinned = self.extraction.device.type == "cuda"  # of the network; asking it would take longer
         whole = [images] if isinstance(images, Tensor) else read(images, way, self.rows, workers, pinned, errors)
@@ -302,72 +289,61 @@ class ImageReader(Reader):
         if start < len(images):
             yield Batch(None, given.files[start:], _within(errors, start, len(images)))
 
-    def _prepared(self, given: Given) -> Tensor:
-        return torch.from_numpy(self.backbone.pixels(pixels(given.images.items[0], "the image")))[None]  # type: ignore[union-attr]
-
     def _features(self, images: Tensor) -> Iterator[FeatureSet]:
         """The fields that the detector needs, of bytes (n, H, W, C) or of what the network takes, piece by piece."""
         for _, fields in self.extraction.run([images], self.rows):
             yield FeatureSet._of({name: fields[name] for name in self._fields}, self._about)  # which are finite
 
     def record(self) -> Record:
-        backbone, origin = self.backbone, self.backbone.origin
-        header = {
-            "preprocessing": backbone.preprocessing.to_json(), "views": to_plain(self.views), "precision": self.precision,
-            "half": self.float16,
-        }  # fmt: skip
-        network = {
-            "name": backbone.name, "origin": None if origin is None else origin.to_json(), "fingerprint": self.fingerprint,
-            "head": backbone.head, "classes": backbone.classes, "names": list(backbone.names),
-        }  # fmt: skip
-        return Record.of(header, network=Record(network, {} if origin is None else origin.state(backbone.network)))
+        origin, views = self.backbone.origin, to_plain(self.views)
+        header = {"views": views, "precision": self.precision, "half": self.float16}
+        header |= {"preprocessing": self.backbone.preprocessing.to_json()}
+        network = {name: getattr(self.backbone, name) for name in ABOUT}
+        network |= {"origin": None if origin is None else origin.to_json(), "fingerprint": self.fingerprint}
+        return Record.of(header, network=Record(network, {} if origin is None else origin.state(self.backbone.network)))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Reader:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Reader:
         header, (said, state) = record.header, record.part("network")
         origin = None if said["origin"] is None else Origin.of_json(said["origin"])
-        if network is not None:
-            built = network
-        elif origin is not None:
+        if network is None and origin is None:
+            what = f"{path} does not hold its network ({said['name']}), which came from Python"
+            load = "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network"
+            how = "export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
+            raise InputError(f"{what}. In Python: {load}. To serve or check it, {how}")
+        built = network
+        if network is None and origin is not None:
             built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
-        else:
-            raise InputError(
-                f"{path} does not hold its network ({said['name']}), which came from Python. In Python: "
-                "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. To serve or "
-                "check it, export the network: torch.onnx.export(MODULE, images, 'net.onnx'), and build the guard of net.onnx"
-            )
-        about = {name: said[name] for name in ("head", "name", "classes", "names")}
-        backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)
+        way, about = Preprocessing.of_json(header["preprocessing"]), {name: said[name] for name in ABOUT}
+        backbone = Backbone(built, preprocessing=way, **about)
         backbone.origin = origin
-        found, expected = backbone.fingerprint(), str(said["fingerprint"])
-        if found != expected and network is not None:
-            raise InputError(
-                f"this network is not the one that {path} was built with: its fingerprint is {found[:16]}…, not "
-                f"{expected[:16]}…; weights, layers and their settings must be the same"
-            )
-        if found != expected:
-            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
         settings = {"views": from_plain(header["views"]), "precision": header["precision"], "float16": header["half"]}
-        return cls(backbone, fingerprint=expected, **settings)
+        made = cls(backbone, **settings)
+        check_network(path, made.fingerprint, said["fingerprint"], network)
+        return made
 
     def __str__(self) -> str:
         classes = "" if self.backbone.classes is None else f", {counted(self.backbone.classes, 'class')}"
         return f"{self.backbone.name}{classes}"
 
 
-def looked_into(
-    backbone: Backbone, stages: bool, views: Views, odin: bool = False, precision: str = "float32"
-) -> tuple[Extraction, dict[str, Tensor]]:
+def check_network(path: PathLike, found: str | None, expected: str | None, given: Any) -> None:
+    """That the network which was given, or else built, is the one that the guard of a file was built with."""
+    if found != expected and given is not None:
+        raise InputError(f"this network is not the one that {path} was built with; its weights or settings differ")
+    if found != expected:
+        raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
+
+
+def looked_into(backbone: Backbone, **settings: Any) -> tuple[Extraction, dict[str, Tensor]]:
     """The way through a network, which knows where to look into it, and all fields of two images of noise."""
-    expects, perturbed = backbone.preprocessing, Odin() if odin else None
-    way = (backbone.network, backbone.device, expects, backbone.head, perturbed, precision, stages, views)
-    extraction = Extraction(*way)
-    shape = (PROBES, *expects.size, len(expects.mean))
-    noise = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    return extraction, next(iter(extraction.run([noise], PROBES)))[1]
+    way, network = backbone.preprocessing, backbone.network
+    settings = {"precision": "float32", **settings}
+    extraction = Extraction(network, backbone.device, way, backbone.head, **settings)
+    noise = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (PROBES, *way.size, way.channels), generator=noise, dtype=torch.uint8)
+    return extraction, next(iter(extraction.run([images], PROBES)))[1]
 
 
 def _is_ready(x: Any) -> bool:
@@ -383,10 +359,9 @@ def _within(errors: Mapping[int, str] | None, start: int, stop: int) -> dict[int
 def _first(batch: Any) -> Any:
     """The images of a batch of a DataLoader: all of it, or the first of (images, labels, …)."""
     if isinstance(batch, Mapping):
-        for name in ("pixel_values", "images", "image"):
-            if name in batch:
-                return batch[name]
-        raise InputError(f"a batch holds {', '.join(map(str, batch))}; it must have pixel_values, images or image")
-    if isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray):
-        return next(iter(batch))
-    return batch
+        named = [batch[name] for name in ("pixel_values", "images", "image") if name in batch]
+        if not named:
+            raise InputError(f"a batch holds {', '.join(map(str, batch))}; it must have pixel_values, images or image")
+        return named[0]
+    several = isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray)
+    return next(iter(batch)) if several else batch

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from outfield.guard.guard import Guard
 
 FILE = re.compile(r"([rs][0-9a-f]{32})\.(json|review\.json|[a-z]{3,5})")
+# How images begin, and the endings of their files; others end with "image"
 FORMATS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"RIFF": "webp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
-"""How images begin, and the endings of their files; others end with "image"."""
+# Folder of files that are being written: the others are many, and this one is looked through for what killed writers left
 SCRATCH = ".new"
-"""Folder of files that are being written: the others are many, and this one is looked through for what killed writers left."""
 
 
 class ReviewFolder:

@@ -11,17 +11,17 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from outfield.backbone import Observer, Origin, evaluation_mode, match_labels, open_text_classifier
-from outfield.config import require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.extras import library
 from outfield.features import (
     HEAD_FIELDS,
@@ -39,23 +39,20 @@ from outfield.features import (
 )
 from outfield.files import PathLike, Record, as_path
 from outfield.guard.boxes import network_fingerprint
-from outfield.guard.readers import Batch, Reader
-from outfield.images import ON_ERROR
+from outfield.guard.readers import Batch, Reader, check_network
 from outfield.modes import resolve_device
 from outfield.percent import counted
 from outfield.progress import bar
 
 log = logging.getLogger(__name__)
-LABEL = "label"
-"""Column of the classes of texts, and of features as their CSV files call it."""
-PIECE, AT_ONCE = 512, 32
-"""Texts that are tokenized together, and that go through the network together, at most."""
+LABEL = "label"  # column of the classes of texts, and of features as their CSV files call it
+PIECE, AT_ONCE = 512, 32  # texts that are tokenized together, and that go through the network together, at most
 PROBE = "a"
-SHOWN = 8
-"""Names of classes or columns in a message."""
+SHOWN = 8  # names of classes or columns in a message
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True)
+class Opened:
     """Cells that should be texts, their source and column, the class of each if there are classes, and their names."""
 
     cells: Sequence[Any]
@@ -64,23 +61,25 @@ class Opened(NamedTuple):
     labels: Tensor | None = None
     names: tuple[str, ...] = ()
 
-    def part(self, chosen: np.ndarray) -> Opened:
-        """Those that are chosen (N,)."""
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, chosen: np.ndarray) -> Opened:
         labels = None if self.labels is None else self.labels[torch.from_numpy(chosen)]
-        return self._replace(cells=[self.cells[place] for place in np.flatnonzero(chosen).tolist()], labels=labels)
+        return replace(self, cells=[self.cells[place] for place in np.flatnonzero(chosen).tolist()], labels=labels)
 
     def usable(self, on_error: str) -> Opened:
         """Those that are texts; others are left out, or, with "fail", an error."""
-        wrong = {place: why for place, cell in enumerate(self.cells, 1) if (why := _problem(cell))}
-        for place, why in wrong.items():
-            if on_error == "fail" or len(wrong) == len(self.cells):
-                raise InputError(f"{self.source} row {place}: {why}")
-            log.warning(
-                "%s of %s texts of %s are left out; row %s: %s", len(wrong), len(self.cells), self.source, place, why
-            )
-            break
-        good = [place not in wrong for place in range(1, len(self.cells) + 1)]
-        return self.part(np.array(good, bool)) if wrong else self
+        problems = [_problem(cell) for cell in self.cells]
+        good = np.array([problem is None for problem in problems], bool)
+        if good.all():
+            return self
+        place, count = int(good.argmin()), int((~good).sum())
+        told = f"row {place + 1}: {problems[place]}"
+        if on_error == "fail" or not good.any():
+            raise InputError(f"{self.source} {told}")
+        log.warning("%s of %s texts of %s are left out; %s", count, len(good), self.source, told)
+        return self[good]
 
 
 class Texts(Reader):
@@ -99,10 +98,7 @@ class Texts(Reader):
         StorageError: a file is missing.
     """
 
-    takes: ClassVar[str] = "texts"
-    unit: ClassVar[str] = "texts"
-    scored: ClassVar[str] = "texts"
-    kind: ClassVar[str] = "guard of texts"
+    takes, unit, scored, kind = "texts", "texts", "texts", "guard of texts"
     origin: Origin
     probe: FeatureSet
 
@@ -120,23 +116,21 @@ class Texts(Reader):
     def _ready(self, network: Any, tokens: str, limit: Any, source: str) -> None:
         """Take network and tokenizer, and find where to look by a first text."""
         self.network, self.tokens, self._told = network, tokens, False
-        self.longest = _longest(network, limit)
-        try:
-            self.tokenizer = library("tokenizers", extra="hf").Tokenizer.from_str(tokens)
+        self.device: torch.device = next(network.parameters()).device
+        self.longest, tokenizers = _longest(network, limit), library("tokenizers", extra="hf")
+        with as_ours(f"{source} holds no tokenizer that tokenizers can read", FileFormatError):
+            self.tokenizer = tokenizers.Tokenizer.from_str(tokens)
             self.tokenizer.no_padding()
             cut = (self.tokenizer.truncation or {}).get("direction", "right")
             self.tokenizer.no_truncation()
             if self.longest is not None:
                 self.tokenizer.enable_truncation(self.longest, direction=cut)
             probe = self.tokenizer.encode(PROBE)
-        except Exception as error:  # of tokenizers, whose errors have no type of their own
-            raise FileFormatError(f"{source} holds no tokenizer that tokenizers can read: {error!s:.300}") from error
         known = max(*self.tokenizer.get_vocab().values(), *probe.ids, 0) + 1
         embedded = network.get_input_embeddings().num_embeddings
         if known > embedded:
-            raise FileFormatError(
-                f"{source}: its tokenizer has {known:,} tokens, its network {embedded:,}; it is another's"
-            )
+            what = f"its tokenizer has {known:,} tokens, its network {embedded:,}; it is another's"
+            raise FileFormatError(f"{source}: {what}")
         whole = f"{network_fingerprint(network)}|{self.longest}|{tokens}"
         self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
         self._about = {NETWORK: network_text(self.name, self.fingerprint)}
@@ -147,12 +141,6 @@ class Texts(Reader):
         self.classes = int(self.probe.shapes["logits"][1])
         if self.classes < 2:
             raise FileFormatError(f"{source} gives one number for a text, which is a regression; guards need classes")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network runs."""
-        found: torch.device = next(self.network.parameters()).device
-        return found
 
     @property
     def last_layer(self) -> dict[str, Tensor]:
@@ -210,45 +198,33 @@ class Texts(Reader):
 
     # Rows
 
-    def rows(self, given: Any, on_error: str = "fail") -> FeatureSet:
-        """Features and logits of texts, with labels where they have classes; what is no text is left out, or an error."""
-        found = (given if isinstance(given, Opened) else self.open(given)).usable(on_error)
+    def rows(self, given: Any) -> FeatureSet:
+        """Features and logits of texts, with labels where they have classes; what is no text is an error."""
+        found = given if isinstance(given, Opened) else self.open(given)
+        if not len(found):
+            raise InputError(f"there is no text in {found.source}, which is empty")
         parts: list[FeatureSet] = []
-        with bar("reading texts", len(found.cells), "texts") as advance:
-            for batch in self._batches(found.cells, "fail"):
+        with bar("reading texts", len(found), "texts") as advance:
+            for batch in self._batches(found.cells, "fail", f"{found.source} row "):
                 parts.append(cast(FeatureSet, batch.features))
                 advance(PIECE * len(parts))
-        if not parts:
-            raise InputError(f"there is no text in {found.source}, which is empty")
-        labels = {} if found.labels is None else {"labels": found.labels}
         joined = FeatureSet.join(parts)
-        return FeatureSet(**{**joined.tensors(), **labels, **self.last_layer}, about=joined.about)
+        fields: dict[str, Any] = {**joined.tensors(), "labels": found.labels, **self.last_layer}
+        return FeatureSet(**fields, about=joined.about)
 
     def features(self, x: Any) -> FeatureSet:
         return x.in_memory() if isinstance(x, FeatureSource) else self.rows(x)
 
-    def read(
-        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
-    ) -> tuple[bool, Iterator[Batch]]:
-        require_choice("on_error", on_error, ON_ERROR)
+    def read(self, x: Any, on_error: str, normalised: bool, workers: int | None) -> tuple[bool, Iterator[Batch]]:
         if isinstance(x, FeatureSource):
-            return super().read(x, on_error)
+            return super().read(x, on_error, normalised, workers)
         cells = [x] if isinstance(x, str) else self.open(x, classes=False).cells
         if not cells:
             raise InputError("there is no text in an empty list")
         return isinstance(x, str), self._batches(cells, on_error)
 
-    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
-        require_choice("on_error", on_error, ON_ERROR)
-        for path in map(Path, x):
-            try:
-                cells = self.open(path, classes=False).cells
-            except OutfieldError as error:
-                if on_error == "fail":
-                    raise
-                yield Batch(None, [str(path)], {0: str(error)})
-            else:
-                yield from self._batches(cells, on_error, f"{path} row ")
+    def read_file(self, path: Any, on_error: str) -> Iterator[Batch]:
+        return self._batches(self.open(Path(path), classes=False).cells, on_error, f"{path} row ")
 
     def _batches(self, cells: Sequence[Any], on_error: str, where: str = "") -> Iterator[Batch]:
         for start in range(0, len(cells), PIECE):
@@ -296,9 +272,7 @@ class Texts(Reader):
         return Record.of(settings, network=Record(said, state), tokenizer=Record({}, {"json": text}))
 
     @classmethod
-    def from_record(
-        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
-    ) -> Self:
+    def from_record(cls, path: PathLike, record: Record, device: torch.device, network: Any) -> Self:
         if network is not None:
             raise InputError(f"{path} holds its network; leave network out")
         header, (said, state) = record.header, record.part("network")
@@ -309,8 +283,7 @@ class Texts(Reader):
         built = made.origin.build(state, str(path)).requires_grad_(False).to(device)
         tokens = record.part("tokenizer").tensors["json"].numpy().tobytes().decode()
         made._ready(built, tokens, said["limit"], str(path))
-        if said["fingerprint"] != made.fingerprint:
-            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
+        check_network(path, made.fingerprint, said["fingerprint"], None)
         return made
 
     def __str__(self) -> str:

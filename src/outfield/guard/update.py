@@ -8,23 +8,23 @@ selected by its score, and what people picked by people: it may train a detector
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from outfield.backbone import match_labels
-from outfield.errors import InputError
-from outfield.features import TEXT, FeatureSet, copies_of, read_columns, rows_of
+from outfield.errors import InputError, as_ours
+from outfield.features import TEXT, FeatureSet, copies_of, read_columns
 from outfield.files import PathLike, as_path
-from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features
+from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features, part
 from outfield.guard.decision import GLOBAL, PER_CLASS, divided
 from outfield.guard.guard import Guard
+from outfield.guard.readers import ImageReader
 from outfield.guard.review import ReviewFolder, classes_of, time_of
 from outfield.guard.texts import LABEL, Texts
-from outfield.images import ImageFiles, ImageSource, image_copies, open_images, part_of
+from outfield.images import ImageFiles, ImageSource, image_copies, open_images
 from outfield.scores import Threshold
 
 BIASED = (
@@ -34,24 +34,11 @@ BIASED = (
 )
 
 
-class Reviews(NamedTuple):
-    """Inputs that people looked at, as the guard takes them, with classes; None where there are none.
+def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -> dict[str, Any]:
+    """Inputs that people looked at up to a time, as the guard takes them, with classes; those of any other place are known.
 
-    Attributes:
-        sample: known ones of a random sample.
-        known: other known ones.
-        unknown: those that are not known, wherever they come from.
-        window: when the first and the last of the sample came.
-    """
-
-    sample: Any = None
-    known: Any = None
-    unknown: Any = None
-    window: tuple[str, str] | None = None
-
-
-def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -> Reviews:
-    """What people said of kept inputs up to a time; images or rows of any other place are known.
+    ``sample`` are known ones of a random sample, ``known`` other known ones, ``unknown`` those that are not known, wherever they
+    come from; any of them may be missing. ``window`` says when the first and the last of the sample came.
 
     With ``whole`` the random sample must be reviewed up to the last.
     """
@@ -61,53 +48,46 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
         if guard.takes != "images" and place.is_dir():
             what = f"{place} holds no kept inputs"
             raise InputError(f"{what}; outfield serve --keep FOLDER makes one for each guard in FOLDER")
-        return Reviews(known=_inputs(guard, place))
+        return {"known": _inputs(guard, place)}
     last = None if until is None else _time(until)
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
     sample = [own for own in ids if own[0] == "s"]
     if whole and (left := [own for own in sample if not ids[own]]):
-        raise InputError(
-            f"{len(left):,} of {len(sample):,} inputs of the random sample in {place} are not reviewed, the first {left[0]} of "
-            f"{time_of(left[0]):%Y-%m-%dT%H:%M:%S}: a threshold would depend on which ones people looked at. Review them, or "
-            "name a time up to which all were reviewed: --until, in Python until=…"
-        )
+        what = f"{len(left):,} of {len(sample):,} inputs of the random sample in {place} are not reviewed, the first {left[0]} of"
+        why = f"{time_of(left[0]):%Y-%m-%dT%H:%M:%S}: a threshold would depend on which ones people looked at"
+        how = "Review them, or name a time up to which all were reviewed: --until, in Python until=…"
+        raise InputError(f"{what} {why}. {how}")
     groups: dict[str, list[dict[str, Any]]] = {"sample": [], "known": [], "unknown": []}
     for own in (own for own, seen in ids.items() if seen):
         item = folder.item(own)
         groups["unknown" if not item["review"]["known"] else "sample" if own[0] == "s" else "known"].append(item)
-    window = tuple(time_of(own).isoformat(timespec="seconds") for own in (sample[0], sample[-1])) if sample else None
-    made = {name: _kept(guard, place, items) for name, items in groups.items() if items}
-    return Reviews(**made, window=window)  # type: ignore[arg-type]
+    window = [time_of(own).isoformat(timespec="seconds") for own in (sample[0], sample[-1])] if sample else None
+    return {"window": window} | {name: _kept(guard, place, items) for name, items in groups.items() if items}
 
 
-def updated(
-    guard: Guard, reviewed: PathLike | None, sample: Any, train: Any, until: str | None, workers: int | None
-) -> Guard:
+def updated(guard: Guard, reviewed: Any, sample: Any, train: Any, until: str | None, workers: int | None) -> Guard:
     """See :meth:`outfield.Guard.updated`."""
     if guard.reader.scored == "boxes":
         raise InputError("a guard of boxes is built anew, of images whose new boxes are annotated")
-    found = Reviews() if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
-    chosen = found.sample if sample is None else _inputs(guard, sample)
+    found = {} if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
+    chosen, known = found.get("sample") if sample is None else _inputs(guard, sample), found.get("known")
     if chosen is None:
-        where = "" if reviewed is None else f" in {reviewed}"
-        what = f"there are no known inputs of a random sample{where}"
+        what = "there are no known inputs of a random sample" + ("" if reviewed is None else f" in {reviewed}")
         raise InputError(f"{what}; only such may choose a threshold: {BIASED}")
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
         "refitted": train is not None, "random": sample is None, "calibrate": len(rows),
-        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.window,
+        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.get("window"),
     }  # fmt: skip
     if train is None:
         made = _recalibrated(guard, rows)
     else:
-        parts = [_inputs(guard, train), *([] if found.known is None else [found.known])]
-        whole = _joined(guard, parts) if found.known is not None else parts[0]
-        kept = _without_copies(guard, whole, chosen)
-        made = _refitted(guard, kept, chosen, workers)
-        told |= {"trained": _count(kept), "copies": _count(whole) - _count(kept)}
-    others = "others, known" if train is None else "others, known, trained on"
-    changes = []
-    for name, inputs in (("sample, known", chosen), (others, found.known), ("unknown", found.unknown)):
+        whole = _inputs(guard, train) if known is None else _joined(guard, [_inputs(guard, train), known])
+        new = _without_copies(guard, whole, chosen, len(rows))
+        made = _refitted(guard, part(whole, new), chosen, workers)
+        told |= {"trained": int(new.sum()), "copies": int((~new).sum())}
+    changes, others = [], "others, known" + ", trained on" * (train is not None)
+    for name, inputs in (("sample, known", chosen), (others, known), ("unknown", found.get("unknown"))):
         if inputs is not None:
             verdicts = (one.judge(_rows(one, inputs, workers)) for one in (guard, made))
             old, new = (np.array([not verdict.refused for verdict in own]) for own in verdicts)
@@ -127,31 +107,27 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
     threshold = Threshold.fit(guard.detector.score(limits), keep, guard.detector.fingerprint())
     decision = None if rule is None else rule.recalibrated(guard.detector, threshold, limits, tests)
     stale = ("caught", "accuracy")  # of the threshold and the images before
-    notes = {name: value for name, value in guard.provenance.items() if name not in stale}
-    known = {**notes, "calibrate": len(limits)}
-    return Guard(guard.reader, guard.detector, threshold, provenance=known, decision=decision)
+    notes = {name: value for name, value in guard.provenance.items() if name not in stale} | {"calibrate": len(limits)}
+    return Guard(guard.reader, guard.detector, threshold, provenance=notes, decision=decision)
 
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
     """A guard with the same settings, of other training inputs, calibrated on the sample."""
-    rule, notes, table = guard.decision, guard.provenance, guard.table
+    rule, notes, table, reader = guard.decision, guard.provenance, guard.table, guard.reader
     settings: dict[str, Any] = {
         "detector": guard.detector.fresh(), "keep": guard.threshold.keep, "accuracy": _accuracy(guard),
         "threshold": GLOBAL if rule is None or rule.per_class is None else PER_CLASS, "seed": notes.get("seed", 0),
         "max_train": max(ImagePlan.max_train or 0, notes.get("train", 0)), "device": guard.device,
     }  # fmt: skip
-    if guard.takes == "images":
-        reader = guard.image_reader
+    if isinstance(reader, ImageReader):
         settings |= {"views": reader.views, "precision": reader.precision, "float16": reader.float16}
         return ImagePlan(**settings, workers=workers).build(guard.backbone, train, sample)
     settings |= {"names": guard.names, "network_features": table is None}
     if table is not None:
-        names = {kind: [one.name for one in table.columns if kind in (one.kind, None)] for kind in (TEXT, None)}
-        settings |= {"label": table.label, "columns": names[None], "categories": names[TEXT]}
+        texts = [one.name for one in table.columns if one.kind == TEXT]
+        settings |= {"label": table.label, "columns": [one.name for one in table.columns], "categories": texts}
         settings |= {"missing": table.missing, "ignore_extra": table.others}
-    made = RowPlan(**settings).build(train, sample)
-    own = guard.reader if isinstance(guard.reader, Texts) else made.reader
-    return Guard(own, made.detector, made.threshold, provenance=made.provenance, decision=made.decision)
+    return RowPlan(**settings).build(train, sample, reader if isinstance(reader, Texts) else None)
 
 
 def _accuracy(guard: Guard) -> float | None:
@@ -183,8 +159,6 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
     if bool(images) != (guard.takes == "images"):
         raise InputError(f"{folder} holds {'images' if images else 'rows'}, but this guard looks at {guard.takes}")
     if images:
-        if linked := [name for name in images if os.path.islink(folder / name)]:
-            raise InputError(f"{folder / linked[0]} is a link, which Outfield does not put there; remove it")
         return ImageFiles(folder, images, labels, classes=None if labels is None else classes)
     rows = [one["row"] for one in items]
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
@@ -195,10 +169,6 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
         return FeatureSet(**{name: np.array(values, np.float32) for name, values in columns.items()}, labels=labels)
     columns |= {} if guard.table.label is None or labels is None else {guard.table.label: named}
     return {name: np.array(values, object) for name, values in columns.items()}
-
-
-def _count(inputs: Any) -> int:
-    return len(next(iter(inputs.values()))) if isinstance(inputs, dict) else len(inputs)
 
 
 def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
@@ -236,35 +206,30 @@ class _Several(ImageSource):
         return part[place]
 
 
-def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:
-    """Training inputs that are not in the sample: what was trained on is known too well to calibrate."""
+def _without_copies(guard: Guard, train: Any, sample: Any, count: int) -> np.ndarray:
+    """Which training inputs are not in the sample of so many: what was trained on is known too well to calibrate."""
     if guard.takes == "images":
         numbers = image_copies(_Several([sample, train]))
     else:
         numbers = copies_of(*(guard.features(one) for one in (sample, train))).numpy()
-    new = numbers[_count(sample) :] >= _count(sample)
+    new: np.ndarray = numbers[count:] >= count
     if not new.any():
         raise InputError("all training inputs are in the sample, too; train on others")
-    if new.all():
-        return train
-    if guard.takes == "images":
-        return part_of(train, np.flatnonzero(new))
-    return train[new] if guard.table is None else rows_of(train, new)
+    return new
 
 
 def _rows(guard: Guard, inputs: Any, workers: int | None) -> FeatureSet:
     """What the detector scores, with labels where they are known."""
     if guard.takes != "images":
         return guard.reader.complete(guard.features(inputs))
-    batches = guard.reader.read(inputs, workers=workers)[1]
+    batches = guard.reader.read(inputs, "fail", False, workers)[1]
     rows = FeatureSet.join([one.features for one in batches if one.features is not None])
     labels: Any = match_labels(inputs, guard.names, guard.widths["logits"])[0]
     return rows if labels is None else FeatureSet(**{**rows.tensors(), "labels": labels}, about=rows.about)
 
 
 def _time(text: str) -> datetime.datetime:
-    try:
+    what = f"until is {text!r:.60}; it must be a time such as 2026-03-01 or 2026-03-01T18:00"
+    with as_ours(what, InputError, ValueError):
         found = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(f"until is {text!r:.60}; it must be a time such as 2026-03-01 or 2026-03-01T18:00") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)

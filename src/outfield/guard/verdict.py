@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -165,17 +165,14 @@ class ImageVerdict(Verdict):
         return f"ImageVerdict({where}{self.error or f'{boxes}, {sum(bool(one.is_ood) for one in self.boxes)} OOD'})"
 
 
-BOX = ("left", "top", "right", "bottom", "confidence")
-"""Columns of a table of boxes, beside the others."""
+BOX = ("left", "top", "right", "bottom", "confidence")  # columns of a table of boxes, beside the others
 DECIDED = ("accept", "p_known", "p_right", "why_not")
+# Why an answer is not accepted: its input is OOD, or the class is probably wrong
 UNKNOWN, UNSURE = "unknown", "unsure"
-"""Why an answer is not accepted: its input is OOD, or the class is probably wrong."""
-OPTIONAL = ("group", *DECIDED)
-"""What only verdicts of guards that decide so have."""
+OPTIONAL = ("group", *DECIDED)  # what only verdicts of guards that decide so have
+# Of a table of verdicts; beside them one for each member, ``p_value NAME``, and ``why`` where columns were asked for
 COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "triggered_by", "error")
-"""Of a table of verdicts; beside them one for each member, ``p_value NAME``, and ``why`` where columns were asked for."""
-SHOWN = 10
-"""Lines of a ``repr``."""
+SHOWN = 10  # lines of a ``repr``
 
 
 class Verdicts(Sequence[Verdict]):
@@ -205,9 +202,6 @@ class Verdicts(Sequence[Verdict]):
 
     def __getitem__(self, index: int | slice) -> Verdict | Verdicts:
         return Verdicts(self._verdicts[index], self.what) if isinstance(index, slice) else self._verdicts[index]
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self._verdicts)
 
     @property
     def scores(self) -> np.ndarray:
@@ -289,12 +283,11 @@ def _called(one: Verdict, is_ood: bool) -> Verdict:
     return replace(one, is_ood=is_ood, triggered_by=by, accept=accept, why_not=why_not)
 
 
-VERDICT_ENDINGS = (".csv", ".parquet", ".json", ".jsonl")
-"""Of files that verdicts are written to."""
+VERDICT_ENDINGS = (".csv", ".parquet", ".json", ".jsonl")  # of files that verdicts are written to
+# Of columns of a Parquet file; all others hold numbers
 TYPES = {"class_index": "int64", "is_ood": "bool", "accept": "bool"} | dict.fromkeys(
     ("file", "class_name", "triggered_by", "error", "why", "group", "why_not"), "string"
 )
-"""Of columns of a Parquet file; all others hold numbers."""
 
 
 def write_verdicts(path: Path, verdicts: Verdicts) -> None:

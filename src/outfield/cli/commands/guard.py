@@ -345,7 +345,7 @@ def evaluate(
     for what, path in places:
         with bar(f"checking {what}", unit=unit):
             if isinstance(model.reader, Boxes) and path == id_data and are_annotated(Path(path)):
-                verdicts = model.judge(BoxPlan(on_error=on_error).rows(model.reader, path)[0])
+                verdicts = model.judge(BoxPlan(on_error=on_error).rows(model.reader, path))
             else:
                 verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
         if (failed := len(verdicts.failed)) == len(verdicts):
