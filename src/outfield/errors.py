@@ -66,8 +66,8 @@ class OutfieldWarning(UserWarning):
     """Something works but is probably not what you want."""
 
 
+# What is raised where plain data out of a file, or of a client, is not as it was written
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OutfieldError)
-"""What is raised where plain data out of a file, or of a client, is not as it was written."""
 
 
 def reason(error: BaseException) -> str:

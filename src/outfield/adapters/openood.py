@@ -38,8 +38,7 @@ class OutfieldPostprocessor(_base()):  # type: ignore[misc]
         config: OpenOOD's configuration, which is only kept.
     """
 
-    APS_mode = False
-    """No hyper-parameters are chosen on OOD data."""
+    APS_mode = False  # no hyper-parameters are chosen on OOD data
     hyperparam_search_done = True
 
     def __init__(self, detector: Detector | str = "SSD", config: Any = None) -> None:

@@ -17,8 +17,7 @@ from torch.nn import functional
 from outfield.config import configurable, require, require_choice, require_number, require_pair
 from outfield.images import KINDS
 
-Images = Tensor
-"""Floating, 0 … 255, (N, C, H, W)."""
+Images = Tensor  # floating, 0 … 255, (N, C, H, W)
 Change = Callable[[Images, Sequence[Images], torch.Generator], Images]
 
 
@@ -152,10 +151,10 @@ def _phase(images: Images, others: Sequence[Images], generator: torch.Generator)
     return found.clamp(0, 255)
 
 
+# What each kind does, by the names of :data:`outfield.images.KINDS`
 CHANGES: dict[str, Change] = {
     "turned90": _turned90, "turned180": lambda images, *_: images.flip(2, 3),
     "mixed": lambda images, others, _: (images + others[0]) / 2, "halves": _halves, "quarters": _quarters,
     "inverted": lambda images, *_: 255 - images,
     "jigsaw2": partial(_jigsaw, grid=2), "jigsaw8": partial(_jigsaw, grid=8), "blocks": _blocks, "phase": _phase,
 }  # fmt: skip
-"""What each kind does, by the names of :data:`outfield.images.KINDS`."""

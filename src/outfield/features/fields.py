@@ -76,6 +76,7 @@ def _stage(i: int) -> Field:
 
 _FEATURES = "the input of your classifier's last layer, pooled over space, as it comes: normalisation happens inside"
 _LABELS = "classes of the training data, integers from 0"
+# Every field by name, in the order in which fields are shown. A set always has the first.
 FIELDS: dict[str, Field] = {
     field.name: field
     for field in (
@@ -89,7 +90,6 @@ FIELDS: dict[str, Field] = {
         Field("head_bias", ("K",), "its bias", "head_bias"),
     )
 }  # fmt: skip
-"""Every field by name, in the order in which fields are shown. A set always has the first."""
 
 
 def spaces() -> tuple[str, ...]:

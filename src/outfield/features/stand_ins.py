@@ -44,11 +44,11 @@ class Kind(NamedTuple):
     change: Callable[[Tensor, Tensor, np.random.Generator], Tensor]
 
 
+# Every kind of stand-in made of features, by name
 KINDS = {
     "mixed": Kind("mixed", "near", "The mean of two rows of different classes.", mixed),
     "swapped": Kind("swapped", "far", "Three of ten coordinates are those of a row of another class.", swapped),
 }
-"""Every kind of stand-in made of features, by name."""
 
 
 def feature_stand_ins(

@@ -79,8 +79,8 @@ def _is_text(path: Path) -> AbstractContextManager[None]:
     return as_ours(f"{path} is not UTF-8 text", FileFormatError, UnicodeDecodeError)
 
 
+# Rows of a CSV that are longer or shorter than its header: what is wrong, by their number counted from 0
 Uneven = dict[int, str] | None
-"""Rows of a CSV that are longer or shorter than its header: what is wrong, by their number counted from 0."""
 
 
 def whole_csv(

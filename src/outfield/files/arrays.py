@@ -25,21 +25,17 @@ from torch import Tensor
 from outfield.errors import FileFormatError, InputError, StorageError, as_ours
 from outfield.files.paths import PathLike, as_path, open_to_read, using
 
+# Types of numbers by their names in safetensors files
 DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool,
     "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "C64": torch.complex64,
     "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-"""Types of numbers by their names in safetensors files."""
-HEADER_NAME = "outfield"
-"""Metadata entry of a file of ours that holds its header."""
-HEADER_MEMBER = "outfield_header"
-"""Array of an ``.npz`` of ours that holds its header."""
-AT_ONCE = 2**22
-"""Bytes read in one go; they are still near the processor when their digest is taken."""
-PIECE = 2**26
-"""Bytes of a tensor that are copied at once to be digested."""
+HEADER_NAME = "outfield"  # metadata entry of a file of ours that holds its header
+HEADER_MEMBER = "outfield_header"  # array of an ``.npz`` of ours that holds its header
+AT_ONCE = 2**22  # bytes read in one go; they are still near the processor when their digest is taken
+PIECE = 2**26  # bytes of a tensor that are copied at once to be digested
 
 
 class NotInRowsError(InputError):

@@ -38,10 +38,9 @@ from outfield.files.paths import PathLike, check_ending, open_to_read, using, wr
 RECORD_ENDINGS = (".safetensors",)
 FORMAT = 2
 NARROWER = {torch.float32: torch.float16, torch.float64: torch.float32}
+# Header entry of tensors that are not in the file: by the name of each, the name of the one that it equals
 SAME = "same"
-"""Header entry of tensors that are not in the file: by the name of each, the name of the one that it equals."""
-WORTH_SHARING = 2**16
-"""Bytes from which on it is worth looking for an equal tensor."""
+WORTH_SHARING = 2**16  # bytes from which on it is worth looking for an equal tensor
 log = logging.getLogger(__name__)
 
 

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from outfield.errors import InputError
 
-EXACT = {torch.float32: 2**24, torch.float64: 2**53}
-"""Up to this size every integer is a number of the type."""
+EXACT = {torch.float32: 2**24, torch.float64: 2**53}  # up to this size every integer is a number of the type
+# Types of entries that pass; :func:`check_dtype` refuses those that are not real, or not whole
 TYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.bool, torch.complex64, torch.complex128),
 }
-"""Types of entries that pass; :func:`check_dtype` refuses those that are not real, or not whole."""
 
 
 def as_tensor(name: str, value: Any) -> Tensor:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from outfield.cli.app import command, print_table, say
 from outfield.version import __version__
 
+# Extras that a user installs, and what for
 USES = {
     "images": "networks of timm and torchvision, image files, training", "report": "figures and the HTML page",
     "tables": "CSV and Parquet", "serve": "outfield serve", "otel": "spans and metrics of outfield serve for OpenTelemetry",
@@ -17,7 +18,6 @@ USES = {
     "lsun": "the data set LSUN", "sklearn": "the adapter for scikit-learn", "pyod": "the adapter for pyod",
     "pytorch-ood": "the adapter for pytorch-ood", "mlflow": "export to MLflow",
 }  # fmt: skip
-"""Extras that a user installs, and what for."""
 
 
 @command("outfield doctor")
