@@ -23,6 +23,7 @@ from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.benchmark.provenance import settings_of
 from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result, wrong_answers
 from outfield.benchmark.sets import FractionOfSets, Say, Sets
+from outfield.benchmark.summary import METRICS, by_fit
 from outfield.detectors import Detector, load
 from outfield.energy import History
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
@@ -50,14 +51,22 @@ class BackboneFits:
     say: Say = log.info
 
     def fill(
-        self, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], layout: bool
+        self,
+        detectors: Mapping[str, Detector],
+        seeds: list[int],
+        given: Mapping[Key, Detector],
+        layout: bool,
+        fractions: Sequence[float],
     ) -> None:
         """All detectors, accuracy and layout; a detector that fails is dropped with a warning, unless no other is left."""
         left_out = self.run.provenance.get("left_out", {})
-        for name in [name for name in detectors if name not in left_out]:
-            ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
+        ready: dict[str, dict[int | None, Detector]] = {name: {} for name in detectors if name not in left_out}
+        for key, one in given.items():
+            if key.backbone == self.name and key.detector in ready:
+                ready[key.detector][key.seed] = one
+        for name in ready:
             try:
-                self.add(name, detectors[name], seeds, ready)
+                self.add(name, detectors[name], seeds, ready[name])
             except (InputError, DivergenceError) as error:
                 if len(left_out) + 1 == len(detectors):
                     raise
@@ -72,6 +81,9 @@ class BackboneFits:
             self.run.accuracies[self.name], self.run.wrong[self.name] = right, wrong_answers(test)
         if layout:
             self.run.layouts.append(self._layout())
+        to_fit = {name: detectors[name] for name, mine in ready.items() if not mine and name not in left_out}
+        for fraction in fractions:
+            self.add_fraction(to_fit, seeds, fraction)
 
     def add(
         self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
@@ -87,31 +99,28 @@ class BackboneFits:
             for fit in fits.values():
                 self.cache.mention(fit)
 
-    def add_fractions(
-        self, detectors: Mapping[str, Detector], seeds: Sequence[int], fractions: Sequence[float]
-    ) -> None:
-        """Fit and score the detectors on every fraction of the training rows, and put means over the OOD sets into the run.
+    def add_fraction(self, detectors: Mapping[str, Detector], seeds: Sequence[int], fraction: float) -> None:
+        """Fit and score the detectors on a fraction of the training rows, and put means over the OOD sets into the run.
 
         Those of all rows are taken from the run's records, where they are already. A detector that cannot be fitted on so few
         rows has the reason in the place of figures.
         """
-        for fraction in fractions:
-            sets = FractionOfSets(self.sets, fraction)
-            for name, detector in detectors.items():
-                if name in self.run.provenance.get("left_out", {}):
-                    continue
-                if fraction == 1:
-                    mine = [r for r in self.run.records if (r.backbone, r.detector) == (self.name, name)]
-                    self.run.low_data += _means(mine, fraction)
-                    continue
+        sets = FractionOfSets(self.sets, fraction)
+        for name, detector in detectors.items():
+            mine = [r for r in self.run.records if (r.backbone, r.detector) == (self.name, name)]
+            if fraction < 1:
                 # A run and a log of their own: those of the run are about all rows.
                 scratch, cache = BenchmarkRun(self.run.protocol), Cache(self.cache.folder, self.cache.device)
                 self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
                 try:
                     replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
-                    self.run.low_data += _means(scratch.records, fraction)
                 except (InputError, DivergenceError) as error:
                     self.run.low_data.append(LowData(fraction, self.name, name, None, reason=str(error)))
+                    continue
+                mine = scratch.records
+            for (_, seed), fit in by_fit(mine).get(name, {}).items():
+                means = {each: statistics.fmean(getattr(one, each) for one in fit.values()) for each in METRICS}
+                self.run.low_data.append(LowData(fraction, self.name, name, seed, **means))
 
     def _judge(self, key: Key, detector: Detector, fit: Entry, fitted: Callable[[], Any]) -> None:
         """Scores, records, and what a learned or a choosing detector tells of its fit."""
@@ -137,7 +146,7 @@ class BackboneFits:
     def _scores(self, key: Key, part: str, needs: Collection[str], fit: Entry, fitted: Callable[[], Any]) -> np.ndarray:
         depends = {"fit": fit.digest, "set": self.sets.identity(part, needs)}
         entry = Entry("scores", {**asdict(key), "set": part}, depends)
-        if not self.cache.has(entry):
+        if not self.cache.kept(entry):
             fitted(), self.sets[part]  # work of its own: its time is not counted twice
         record = self.cache.record(entry, lambda: Record({}, {"scores": fitted().score(self.sets[part])}))
         return record.tensors["scores"].numpy()
@@ -181,7 +190,7 @@ class BackboneFits:
         found: dict[int | None, Detector] = {seed: one for seed, one in kept.items() if one is not None}
         if missing := [seed for seed in fits if seed not in found]:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
-            group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
+            group = [*fits] if self.cache.kept(_checkpoint(fits.values())) else missing
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
             checkpoint = self.cache.path(_checkpoint(fits[seed] for seed in group))
             trained, seconds = self._train(fresh, group, checkpoint)
@@ -235,16 +244,6 @@ def _checkpoint(fits: Iterable[Entry]) -> Entry:
     entries = list(fits)
     about = {name: entries[0].about[name] for name in ("backbone", "detector")}
     return Entry("checkpoint", about, {"fits": [entry.digest for entry in entries]})
-
-
-def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
-    """Means over the OOD sets of one detector's records on one backbone, seed by seed."""
-    found = []
-    for backbone, detector, seed in dict.fromkeys((one.backbone, one.detector, one.seed) for one in records):
-        mine = [record for record in records if record.seed == seed]
-        fpr95, auroc = (statistics.fmean(getattr(record, metric) for record in mine) for metric in ("fpr95", "auroc"))
-        found.append(LowData(fraction, backbone, detector, seed, fpr95, auroc))
-    return found
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:

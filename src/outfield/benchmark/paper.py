@@ -25,10 +25,10 @@ from outfield.benchmark.summary import (
     Printed,
     PrintedTable,
     Summary,
+    by_backbone,
     by_fit,
     paper_columns,
     summarise,
-    value,
 )
 from outfield.images import title
 
@@ -234,14 +234,8 @@ def _checked(test: _Test, sets: Sequence[str], fits: Mapping[str, Fits], means: 
     other = test.other or best((name for name in COMPARED if name != test.detector), key=mean)
     pairs = [(mean(test.detector), mean(other))]
     if test.each:
-        values: dict[str, list[float]] = {}
-        for (backbone, _), fit in fits[other].items():
-            values.setdefault(backbone, []).append(value(fit, sets, test.metric))
-        pairs = [
-            (value(fit, sets, test.metric), statistics.fmean(values[backbone]))
-            for (backbone, _), fit in fits[test.detector].items()
-            if backbone in values
-        ]
+        mine, theirs = (by_backbone(fits[name], sets, test.metric) for name in (test.detector, other))
+        pairs = [(one, statistics.fmean(theirs[name])) for name in mine if name in theirs for one in mine[name]]
     # Rounded where floating point would decide a comparison with a margin.
     sign = -1 if test.metric == "fpr95" else 1
     passed = sum(test.least <= round(sign * (found - against), 9) <= test.most for found, against in pairs)

@@ -13,11 +13,10 @@ import numpy as np
 from outfield.backbone import Backbone, Odin
 from outfield.benchmark.protocol import TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import about_this_run, settings_of, without_paths
-from outfield.benchmark.result import BenchmarkRun, Key
+from outfield.benchmark.result import BenchmarkRun
 from outfield.config import construct_from_text, require, require_number
 from outfield.detectors import DETECTORS, KNN, LEAST, ODIN, Auto, Detector
 from outfield.errors import InputError, MissingFieldError, StorageError, UnknownNameError
-from outfield.extras import library
 from outfield.files import PathLike, read_record
 from outfield.images import ImageSource, find
 
@@ -123,17 +122,9 @@ def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing
 
 
 def empty_run(
-    protocol: Protocol,
-    detectors: Mapping[str, Detector],
-    seeds: list[int],
-    fractions: Sequence[float],
-    device: str,
-    layout: bool,
-    given: Iterable[Key] = (),
+    protocol: Protocol, detectors: Mapping[str, Detector], seeds: list[int], fractions: list[float], device: str
 ) -> BenchmarkRun:
     """A run without results whose provenance says what is about to happen."""
-    if layout:
-        library("sklearn", "report")  # found to be missing before the work, not after it
     if not detectors:
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))
@@ -142,10 +133,8 @@ def empty_run(
     run.provenance |= {"protocol": sets, "seeds": seeds, "backbones": {}}
     if fractions:
         run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
-    run.provenance["detectors"] = {}
-    for name, detector in detectors.items():
-        backbones = sorted({key.backbone for key in given if key.detector == name})
-        run.provenance["detectors"][name] = {"settings": settings_of(detector), "given": backbones}
+    about = {name: {"settings": settings_of(one), "given": []} for name, one in detectors.items()}
+    run.provenance["detectors"] = about
     return run
 
 
@@ -160,8 +149,7 @@ def find_images(
             raise InputError(f"{what}; with_ood adds one")
         absent = {part: part for part in wanted if part not in data}
         return {part: data[part] for part in wanted if part in data}, absent
-    images: dict[str, ImageSource] = {}
-    problems: dict[str, str] = {}
+    images, problems = {}, {}
     for part, (name, split) in wanted.items():
         try:
             images[part] = find(name, split, data, download)
@@ -227,5 +215,4 @@ def notes_of(backbone: str | Backbone) -> dict[str, Any]:
     if not isinstance(backbone, str) or not os.path.isfile(backbone):
         return {}
     header, _ = read_record(backbone, "classifier")
-    found: dict[str, Any] = without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)})
-    return found
+    return dict(without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)}))

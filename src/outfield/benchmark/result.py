@@ -224,7 +224,7 @@ class BenchmarkRun:
         """Risk and coverage of each detector's scores as a ranking of answers, on the first backbone and seed that it has."""
         found: dict[str, RiskCurves] = {}
         for key, scores in self.scores.items():
-            if key.detector not in found and key.backbone in self.wrong and self.protocol.id in scores:
+            if key.detector not in found and key.backbone in self.wrong:
                 ood = {name: scores[name] for name in self.protocol.ood if name in scores}
                 found[key.detector] = risk_curves(scores[self.protocol.id], self.wrong[key.backbone], ood)
         return found
@@ -294,8 +294,8 @@ def load_run(path: PathLike) -> BenchmarkRun:
         for number, key in enumerate(header["scores"]):
             tensors = found.part(f"scores.{number}").tensors
             run.scores[Key(**key)] = {name: value.numpy() for name, value in tensors.items()}
-        for number, view in enumerate(header["views"]):
-            run.layouts.append(Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors)))
+        views = enumerate(header["views"])
+        run.layouts = [Layout.from_record(FileRecord(one, found.part(f"view.{n}").tensors)) for n, one in views]
         run.histories = {Key(**key): History(**history) for key, history in header["histories"]}
         run.accuracies, run.provenance = header["accuracies"], header["provenance"]
         answers = enumerate(header.get("answers", ()))  # of later runs than files of 0.1 hold

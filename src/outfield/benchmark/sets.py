@@ -169,10 +169,8 @@ class ExtractedSets(Sets):
         if name not in self._held:
             # All that no earlier run left, so that an image that cannot be read is found before the first long fit.
             for part, entries in self._entries.items():
-                if part not in self._held and not all(map(self.cache.has, entries.values())):
+                if part not in self._held and (part == name or not all(map(self.cache.kept, entries.values()))):
                     self._held[part] = self._hold(part)
-        if name not in self._held:
-            self._held[name] = self._hold(name)
         return self._held[name]
 
     def _hold(self, part: str) -> FeatureSet:
@@ -206,11 +204,11 @@ class ExtractedSets(Sets):
 def _by_kind(found: FeatureSet) -> dict[str, Record]:
     """The fields of a set and what it says of them, by the kind of entry that keeps them."""
     homes = {name: kind for kind in KINDS for name in made_by(kind)}
-    made = {}
-    for kind in KINDS:
-        about = {name: text for name, text in found.about.items() if homes.get(name, "features") == kind}
-        tensors = {name: value for name, value in found.tensors().items() if homes.get(name, "features") == kind}
-        made[kind] = Record({"about": about} if about else {}, tensors)
+    made = {kind: Record({}, {}) for kind in KINDS}
+    for name, value in found.tensors().items():
+        made[homes.get(name, "features")].tensors[name] = value
+    for name, text in found.about.items():
+        made[homes.get(name, "features")].header.setdefault("about", {})[name] = text
     return made
 
 
