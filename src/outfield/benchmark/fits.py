@@ -32,6 +32,8 @@ from outfield.features import FeatureSource, normalise
 from outfield.files import Record
 
 log = logging.getLogger(__name__)
+Given = Mapping[Key, Detector]
+"""Detectors that are fitted already."""
 POINTS = 2000  # in all: t-SNE takes seconds for these and minutes for ten times as many
 FIRST = 600  # of which so many at most are the first set's
 # t-SNE's threads wait for each other thousands of times, spinning: where they share cores with anything else, all of them take
@@ -51,22 +53,14 @@ class BackboneFits:
     say: Say = log.info
 
     def fill(
-        self,
-        detectors: Mapping[str, Detector],
-        seeds: list[int],
-        given: Mapping[Key, Detector],
-        layout: bool,
-        fractions: Sequence[float],
+        self, detectors: Mapping[str, Detector], seeds: list[int], given: Given, layout: bool, fractions: list[float]
     ) -> None:
         """All detectors, accuracy and layout; a detector that fails is dropped with a warning, unless no other is left."""
         left_out = self.run.provenance.get("left_out", {})
-        ready: dict[str, dict[int | None, Detector]] = {name: {} for name in detectors if name not in left_out}
-        for key, one in given.items():
-            if key.backbone == self.name and key.detector in ready:
-                ready[key.detector][key.seed] = one
-        for name in ready:
+        for name in [name for name in detectors if name not in left_out]:
+            ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
             try:
-                self.add(name, detectors[name], seeds, ready[name])
+                self.add(name, detectors[name], seeds, ready)
             except (InputError, DivergenceError) as error:
                 if len(left_out) + 1 == len(detectors):
                     raise
@@ -81,7 +75,8 @@ class BackboneFits:
             self.run.accuracies[self.name], self.run.wrong[self.name] = right, wrong_answers(test)
         if layout:
             self.run.layouts.append(self._layout())
-        to_fit = {name: detectors[name] for name, mine in ready.items() if not mine and name not in left_out}
+        fitted = {key.detector for key in given if key.backbone == self.name}
+        to_fit = {name: one for name, one in detectors.items() if name not in left_out and name not in fitted}
         for fraction in fractions:
             self.add_fraction(to_fit, seeds, fraction)
 
@@ -119,8 +114,8 @@ class BackboneFits:
                     continue
                 mine = scratch.records
             for (_, seed), fit in by_fit(mine).get(name, {}).items():
-                means = {each: statistics.fmean(getattr(one, each) for one in fit.values()) for each in METRICS}
-                self.run.low_data.append(LowData(fraction, self.name, name, seed, **means))
+                fpr95, auroc = (statistics.fmean(getattr(one, each) for one in fit.values()) for each in METRICS)
+                self.run.low_data.append(LowData(fraction, self.name, name, seed, fpr95, auroc))
 
     def _judge(self, key: Key, detector: Detector, fit: Entry, fitted: Callable[[], Any]) -> None:
         """Scores, records, and what a learned or a choosing detector tells of its fit."""
@@ -173,7 +168,7 @@ class BackboneFits:
         fresh = detector.fresh().to(self.device)
         if fresh.trained:
             return self._fit_seeds(fresh, {seed: fit for seed, fit in fits.items() if seed is not None})
-        found = self.cache.find(fits[None], self._load)
+        found = self.cache.find(fits[None], load)
         if found is None:
             train, beside = self.sets[TRAIN], self._beside(fresh)  # not a part of the fit, nor of its seconds
             given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
@@ -183,11 +178,11 @@ class BackboneFits:
             begin = time.perf_counter()
             found = fresh.fit(train, **given)
             self.cache.keep(fits[None], found, type(found).save, time.perf_counter() - begin)
-        return {None: found}
+        return {None: found.to(self.device)}
 
     def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
-        kept = {seed: self.cache.find(fit, self._load) for seed, fit in fits.items()}
-        found: dict[int | None, Detector] = {seed: one for seed, one in kept.items() if one is not None}
+        kept = {seed: self.cache.find(fit, load) for seed, fit in fits.items()}
+        found: dict[int | None, Detector] = {seed: one.to(self.device) for seed, one in kept.items() if one is not None}
         if missing := [seed for seed in fits if seed not in found]:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
             group = [*fits] if self.cache.kept(_checkpoint(fits.values())) else missing
@@ -214,9 +209,6 @@ class BackboneFits:
         trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
         return trained, (time.perf_counter() - begin) / len(seeds)
 
-    def _load(self, path: Path) -> Detector:
-        return load(path).to(self.device)
-
     def _layout(self, seed: int = 0) -> Layout:
         """The ID test set and the OOD sets in two dimensions."""
         parts = (TEST, *self.sets.ood)
@@ -232,18 +224,18 @@ class BackboneFits:
 
 def _own_code(detector: Detector) -> str | None:
     """Digest of the file of a detector that is the user's own, so that a change of it is noticed."""
-    module = sys.modules.get(type(detector).__module__)
-    file = getattr(module, "__file__", None)
-    if file is None or type(detector).__module__.startswith("outfield."):
+    module = type(detector).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.startswith("outfield."):
         return None
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def _checkpoint(fits: Iterable[Entry]) -> Entry:
     """Where a running fit of these is kept."""
-    entries = list(fits)
-    about = {name: entries[0].about[name] for name in ("backbone", "detector")}
-    return Entry("checkpoint", about, {"fits": [entry.digest for entry in entries]})
+    first, *others = fits
+    about = {name: first.about[name] for name in ("backbone", "detector")}
+    return Entry("checkpoint", about, {"fits": [entry.digest for entry in (first, *others)]})
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:

@@ -43,10 +43,9 @@ def detectors_from_text(
     No names are those of :func:`default_detectors`; "all" stands for every detector, those first. Settings go by detector, then
     by name: ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
     """
-    default = ("Auto", *ROWS)
-    listed = list(names or default)
-    everyone = (*default, *DETECTORS) if "all" in listed else ()
-    chosen = list(dict.fromkeys((*(name for name in listed if name != "all"), *everyone)))
+    listed = list(names or ("Auto", *ROWS))
+    listed += ["Auto", *ROWS, *DETECTORS] * ("all" in listed)
+    chosen = [name for name in dict.fromkeys(listed) if name != "all"]
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
     if idle := [name for name in settings if name not in chosen]:
         raise InputError(f"there are settings of {', '.join(idle)}, but only {', '.join(chosen)} are to run")
@@ -96,13 +95,12 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
 
 def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
     """ODIN's, at the temperature of the detector that scores it; None where none does."""
-    if not any("odin_logits" in detector.needs_to_score for detector in detectors.values()):
-        return None
     found = {name: detector.temperature for name, detector in detectors.items() if isinstance(detector, ODIN)}
     if len({*found.values()}) > 1:
         shown = ", ".join(f"{value:g} ({name})" for name, value in found.items())
         raise InputError(f"ODIN's temperatures are {shown}; a run perturbs images at one, so run each on its own")
-    return Odin(next(iter(found.values()))) if found else Odin()
+    needed = any("odin_logits" in detector.needs_to_score for detector in detectors.values())
+    return Odin(next(iter(found.values()), Odin().temperature)) if needed else None
 
 
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
@@ -178,8 +176,7 @@ def open_backbones(backbones: Sequence[str | Backbone], device: str) -> dict[str
     opened = {name: Backbone.open(one, device) if isinstance(one, str) else one for name, one in named}
     prints: dict[str, str] = {}
     for name, backbone in opened.items():
-        twin = prints.setdefault(backbone.fingerprint(), name)
-        if twin != name:
+        if (twin := prints.setdefault(backbone.fingerprint(), name)) != name:
             raise InputError(f"{twin} and {name} are the same backbone; a spread over backbones needs different ones")
     return opened
 

@@ -35,7 +35,6 @@ Say = Callable[[str], None]  # told what is being done
 STAND_IN = "stand-in "  # what the names of stand-ins begin with among a backbone's sets
 KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odin logits"}
 """Kinds of the files that extraction leaves, by kind of entry: all but the first are asked for by few detectors."""
-ROWS_AT_ONCE = 8192
 
 
 class Sets:
@@ -54,9 +53,8 @@ class Sets:
 
     def stand_ins(self) -> StandIns[FeatureSource]:
         """The stand-ins by kind."""
-        kinds = {name.removeprefix(STAND_IN): name for name in self.levels}
-        sets = {kind: self[name] for kind, name in kinds.items()}
-        return StandIns(sets, {kind: self.levels[name] for kind, name in kinds.items()})
+        levels = {name.removeprefix(STAND_IN): level for name, level in self.levels.items()}
+        return StandIns({kind: self[STAND_IN + kind] for kind in levels}, levels)
 
 
 class FractionOfSets(Sets):
@@ -69,10 +67,9 @@ class FractionOfSets(Sets):
     @cached_property
     def _train(self) -> FeatureSource:
         train = self._whole[TRAIN]
-        # One class where there are no labels.
-        labels = torch.zeros(len(train))
+        labels = torch.zeros(len(train))  # one class where there are no labels
         if "labels" in train.shapes:
-            labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+            labels = torch.cat([piece["labels"] for piece in train.batches(8192, ["labels"])])
         return Part(train, rows_of(labels, self._fraction))
 
     def __getitem__(self, name: str) -> FeatureSource:
@@ -105,12 +102,11 @@ def split_images(
     """Images with some held out, and the level of each set of stand-ins (but kinds ``seen``), if a detector chooses by them."""
     if not count:
         return dict(images), {}
-    judged, held_out = split(len(images[TEST]), count)
-    kept = part_of(images[TEST], held_out)
-    found = {**images, TEST: part_of(images[TEST], judged), HELD_OUT: kept}
+    judged, held_out = (part_of(images[TEST], rows) for rows in split(len(images[TEST]), count))
+    found = {**images, TEST: judged, HELD_OUT: held_out}
     if not any(one.uses_stand_ins for one in detectors):
         return found, {}
-    made = stand_ins(kept, seed=SEED, seen=seen)
+    made = stand_ins(held_out, seed=SEED, seen=seen)
     levels = {STAND_IN + name: level for name, level in made.levels.items()}
     return found | {STAND_IN + name: one for name, one in made.items()}, levels
 

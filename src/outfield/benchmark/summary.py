@@ -258,8 +258,8 @@ def _resampled(run: BenchmarkRun, detectors: Collection[str], resamples: int, se
     for counts in itertools.chain([whole], counts_of_resamples(sets, resamples, seed)):
         seeds: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
         for key, one in ready.items():
-            mine = {name: counts[name, n] for name, n in sizes[key].items()}
-            seeds.setdefault((key.detector, key.backbone), []).append(one.metrics(mine[of_id], mine))
+            times = {name: counts[name, n] for name, n in sizes[key].items()}
+            seeds.setdefault((key.detector, key.backbone), []).append(one.metrics(times[of_id], times))
         for pair, found in seeds.items():
             for name in set.intersection(*map(set, found)):  # the sets that all seeds have
                 drawn.setdefault(pair, {}).setdefault(name, []).append(np.mean([fit[name] for fit in found], 0))

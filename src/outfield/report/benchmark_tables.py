@@ -272,7 +272,7 @@ def best_row(run: BenchmarkRun) -> str | None:
     cells = benchmark.summarise(run.records, {AVERAGE: benchmark.present(run.records, run.protocol)})
     scored = {key.detector for key in run.scores}
     means = {name: mine[AVERAGE].fpr95.mean for name, mine in cells.items() if AVERAGE in mine and name in scored}
-    return min(means, key=lambda name: means[name]) if means else None
+    return min(means, key=lambda name: means[name], default=None)
 
 
 def _interval(difference: Difference) -> str:
@@ -331,8 +331,8 @@ def risk_table(risks: Mapping[str, RiskCurves], name: str = "") -> Table | None:
         return None
     shown = [[f"{100 * share:g} % right ↑" for share in shares] for shares in RIGHT]
     header = ["detector", "AURC ↓", "AUGRC ↓", *shown[0], "with OOD: AURC ↓", "AUGRC ↓", *shown[1]]
-    cells = {detector: [*map(in_percent, own.values())] for detector, own in risk_figures(risks).items()}
-    rows = [[detector, *own, *[""] * (len(header) - 1 - len(own))] for detector, own in cells.items()]
+    rows = [[detector, *map(in_percent, own.values())] for detector, own in risk_figures(risks).items()]
+    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
     notes = (
         "A detector's score ranks the answers of the classifier; the lowest are accepted first. 99 % right: the share of answers "
         "that can be accepted so that 99 % of these are right. With OOD: half of the inputs are OOD, of all sets in equal parts, "
@@ -355,9 +355,9 @@ def results_table(results: Sequence[Result]) -> Table:
 
 def full_table(results: Sequence[Result]) -> Table:
     """One row per detector and OOD set with every metric, in percent."""
-    metrics = {"fpr95": "FPR95 ↓", "auroc": "AUROC ↑", "aupr_in": "AUPR in ↑", "aupr_out": "AUPR out ↑"}
-    rows = [
-        [one.detector, one.ood, *(in_percent(getattr(one, metric)) for metric in metrics), f"{one.n_ood:,}"]
-        for one in results
-    ]
-    return Table("in percent", ["detector", "OOD set", *metrics.values(), "OOD samples"], rows, left=2)
+    header = ["detector", "OOD set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "OOD samples"]
+    rows = []
+    for one in results:
+        metrics = map(in_percent, (one.fpr95, one.auroc, one.aupr_in, one.aupr_out))
+        rows.append([one.detector, one.ood, *metrics, f"{one.n_ood:,}"])
+    return Table("in percent", header, rows, left=2)

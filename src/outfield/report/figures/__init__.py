@@ -116,12 +116,10 @@ def layout_panel(run: BenchmarkRun, layout: Layout, ood: Sequence[str], title: s
         axes.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
         frame(axes)
 
-    what = f"Features of {int(shown.sum() if ood else known.sum()):,} samples of {title}"
-    if ood:
-        what += f" in front of {known.sum():,} ID samples"
-    elif _classes(layout.labels[known]):
-        what += " with each class named at its middle"
-    return Panel(title, f"{what}, on {layout.backbone}.", draw, level=level)
+    more = " with each class named at its middle" if _classes(layout.labels[known]) else ""
+    more = f" in front of {known.sum():,} ID samples" if ood else more
+    count = int((shown if ood else known).sum())
+    return Panel(title, f"Features of {count:,} samples of {title}{more}, on {layout.backbone}.", draw, level=level)
 
 
 def _dots(axes: Any, points: np.ndarray, most: int, colour: str, alpha: float) -> None:
@@ -161,41 +159,34 @@ def overview_chart(run: BenchmarkRun) -> Chart:
     layout, of_id = run.layouts[0], set_title(run.protocol.id)
     panels = [layout_panel(run, layout, (), f"{of_id} (ID)", "")]
     for level, names in run.protocol.levels.items():
-        there = [name for name in names if name in layout.sets]
-        if there:
+        if there := [name for name in names if name in layout.sets]:
             panels.append(layout_panel(run, layout, there, f"{level}: {', '.join(map(set_title, there))}", level))
     scores = histogram_chart(run, layout.backbone)
     by_name = {panel.title: panel for panel in scores.panels}
     histograms = [by_name[name] for name in SHOWN if name in by_name][1 - COLUMNS :]
-    accepted = level_panel(run, SHOWN[-1])
     marks = scores.marks if histograms else layout_chart(run, layout).marks
     title = f"Features of {of_id} in a {layout.backbone}, and how detectors score them"
-    return Chart(title, [*panels, *histograms, *filter(None, [accepted])], marks, COLUMNS, 2.5, width=3.4)
+    return Chart(title, [*panels, *histograms, level_panel(run, SHOWN[-1])], marks, COLUMNS, 2.5, width=3.4)
 
 
 def training_chart(run: BenchmarkRun) -> Chart:
     """Loss and energies of each trained detector by epoch: a thin line per fit, a thick one for their mean."""
     style, fits = looks(detectors(run)), dict[str, list[History]]()
     for key, history in run.histories.items():
-        if len(history):
-            fits.setdefault(key.detector, []).append(history)
+        fits.setdefault(key.detector, []).append(history)
     panels = [panel for name, mine in fits.items() for panel in _panels(name, mine, style[name][0])]
-    several = [mine for mine in fits.values() if len(mine) > 1]
     marks = [Mark("energy of real features", ID), Mark("energy of chain ends", INK, form="--")]
-    marks += [Mark("one fit", MUTED, "thin")] * bool(several)
-    marks += [Mark("mean", MUTED)] * any(len({len(history) for history in mine}) == 1 for mine in several)
+    if any(len(mine) > 1 for mine in fits.values()):
+        marks += [Mark("one fit", MUTED, "thin"), Mark("mean", MUTED)]
     return Chart("Training of the energies", panels, marks, 3, 2.2)
 
 
 def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]:
     """Loss, energies, and how far chain ends lie above real features."""
-    losses, reals = [h.loss for h in histories], [h.real_energy for h in histories]
-    negatives = [h.negative_energy for h in histories]
-    gaps = [np.subtract(h.negative_energy, h.real_energy).tolist() for h in histories]
-    fits = counted(len(histories), "fit")
-    loss, real, negative, gap = (np.mean([one[-1] for one in those]) for those in (losses, reals, negatives, gaps))
+    loss, real, negative = np.array([[h.loss, h.real_energy, h.negative_energy] for h in histories]).transpose(1, 0, 2)
+    gap, fits = negative - real, counted(len(histories), "fit")
 
-    def panel(what: str, alt: str, label: str, *lines: tuple[Sequence[Sequence[float]], str, str]) -> Panel:
+    def panel(what: str, alt: str, label: str, *lines: tuple[np.ndarray, str, str]) -> Panel:
         def draw(axes: Any) -> None:
             if what == "difference":
                 axes.axhline(0, color=RULE, linewidth=0.9)
@@ -205,24 +196,26 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
 
         return Panel(f"{name}: {what}", alt, draw)
 
-    of_loss = f"Loss of {name} by epoch, {fits}; {loss:.3g} on average after the last."
-    ends = f"{real:.3g} on real features and {negative:.3g} on chain ends"
+    last = [f"{values[:, -1].mean():.3g}" for values in (loss, real, negative, gap)]
+    of_loss = f"Loss of {name} by epoch, {fits}; {last[0]} on average after the last."
+    ends = f"{last[1]} on real features and {last[2]} on chain ends"
     of_energies = f"Mean residual energy of {name} by epoch, {fits}; after the last {ends}."
-    of_gap = f"How far {name} holds chain ends above real features by epoch: {gap:.3g} on average after the last."
+    of_gap = f"How far {name} holds chain ends above real features by epoch: {last[3]} on average after the last."
     return [
-        panel("loss", of_loss, "loss", (losses, colour, "-")),
-        panel("energies", of_energies, "mean energy", (negatives, INK, "--"), (reals, ID, "-")),
-        panel("difference", of_gap, "chain ends − real", (gaps, colour, "-")),
+        panel("loss", of_loss, "loss", (loss, colour, "-")),
+        panel("energies", of_energies, "mean energy", (negative, INK, "--"), (real, ID, "-")),
+        panel("difference", of_gap, "chain ends − real", (gap, colour, "-")),
     ]
 
 
-def _epochs(axes: Any, series: Sequence[Sequence[float]], colour: str, dashes: str) -> None:
-    marker = {"marker": "o", "markersize": 3.5} if max(map(len, series)) == 1 else {}
+def _epochs(axes: Any, series: np.ndarray, colour: str, dashes: str) -> None:
+    """Values (fits, epochs) and their mean."""
+    epochs, look = range(1, series.shape[1] + 1), dict[str, Any](color=colour, linestyle=dashes)
+    if len(epochs) == 1:
+        look |= {"marker": "o", "markersize": 3.5}
     for values in series if len(series) > 1 else []:
-        axes.plot(range(1, len(values) + 1), values, color=colour, alpha=0.4, linewidth=0.8, linestyle=dashes, **marker)
-    if len({len(values) for values in series}) == 1:
-        mean = np.mean(series, axis=0)
-        axes.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=1.8, linestyle=dashes, **marker)
+        axes.plot(epochs, values, alpha=0.4, linewidth=0.8, **look)
+    axes.plot(epochs, series.mean(0), linewidth=1.8, **look)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     round_ticks(axes.yaxis)

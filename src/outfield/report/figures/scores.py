@@ -34,13 +34,11 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
             firsts.setdefault(key.detector, key)
     panels = [_histogram_panel(run, key) for key in firsts.values()]
     scored = {name for key in firsts.values() for name in run.scores[key]}
-    levels = [level for level, names in run.protocol.levels.items() if scored & {*names}]
-    marks = [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area") for level in levels]
-    of_id, rule = (
-        Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area"),
-        Mark("threshold that keeps 95 % of ID", INK, form="--"),
-    )
-    return Chart(f"Scores of each detector on {backbone}", panels, [of_id, *marks, rule], 4, 2.1)
+    marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area")]
+    for level, names in run.protocol.levels.items():
+        marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area")] * bool(scored & {*names})
+    marks.append(Mark("threshold that keeps 95 % of ID", INK, form="--"))
+    return Chart(f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
 
 
 def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
@@ -117,8 +115,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     tens = [10.0**power for power in powers if low <= 10.0**power <= high]
     if len(tens) > 2:
         return tens[:: math.ceil(len(tens) / 5)]
-    finer = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    return [tick for tick in finer if low <= tick <= high]
+    return [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
 
 
 def _power(tick: float) -> str:
@@ -201,14 +198,12 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
     return Panel(f"{set_title(ood)} ({level})", alt, draw, note, level)
 
 
-def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
-    """FPR95 of every detector, a bar for the mean and a dot for each level; None where no detector was evaluated on every set."""
+def level_panel(run: BenchmarkRun, marked: str) -> Panel:
+    """FPR95 of every detector that was evaluated on every set, a bar for the mean and a dot for each level."""
     columns = level_columns(run.records, run.protocol)
     levels = [column for column in columns if column != AVERAGE]
     cells = {name: row for name, row in summarise(run.records, columns).items() if len(row) == len(columns)}
     shares = {name: {column: 100 * cell.fpr95.mean for column, cell in row.items()} for name, row in cells.items()}
-    if not shares or not levels:
-        return None
     order = sorted(shares, key=lambda name: shares[name][AVERAGE])
     limit = 1.06 * max(max(row.values()) for row in shares.values()) + 1
 

@@ -67,14 +67,12 @@ def page(
         heading=f"{of_id}: out-of-distribution detection", lead=_lead(run),
         intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text], facts=facts(run, paper or {}),
         verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims], verdicts_at=next(judged, None),
-        sections=[section for section in found if section is not None], origin=origin(run.provenance),
+        sections=[*filter(None, found)], origin=origin(run.provenance),
     )  # fmt: skip
 
 
 def _lead(run: BenchmarkRun) -> str:
-    """How much was run; nothing for a run without records."""
-    if not run.records:
-        return ""
+    """How much was run."""
     found, seeds = {record.backbone for record in run.records}, {record.seed for record in run.records} - {None}
     sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
     counts = [counted(len(those), noun) for noun, those in sizes.items()]
@@ -97,7 +95,7 @@ def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})
     averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}
-    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")) if averages else ():
+    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")):
         best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
         found.append((words, percent(getattr(averages[best], metric).mean), best))
     if METHOD in averages:
@@ -110,10 +108,8 @@ def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
     return found
 
 
-def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section | None:
-    """The first table; None for a run without records."""
-    if not run.records:
-        return None
+def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section:
+    """The first table."""
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
     printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
