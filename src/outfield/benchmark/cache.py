@@ -119,8 +119,8 @@ class Cache:
             if line["what"] == "scores":
                 same = {name: value for name, value in line.items() if name not in ("set", "seconds", "found")}
                 one = lines.setdefault(str(same), {"sets": 0, **same, "found": True, "seconds": 0.0})
-                known = one["seconds"] is not None and line["seconds"] is not None
-                one["seconds"] = round(one["seconds"] + line["seconds"], 3) if known else None
+                unknown = None in (one["seconds"], line["seconds"])
+                one["seconds"] = None if unknown else round(one["seconds"] + line["seconds"], 3)
                 one["found"] &= line["found"]
                 one["sets"] += 1
             elif line["what"] != "history":

@@ -120,10 +120,10 @@ class BackboneFits:
     def _judge(self, key: Key, detector: Detector, fit: Entry, fitted: Callable[[], Any]) -> None:
         """Scores, records, and what a learned or a choosing detector tells of its fit."""
         protocol, needs = self.run.protocol, (*detector.needs_to_score, *detector.uses)
-        scores = {self._shown(part): self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood)}
-        self.run.scores[key] = scores
-        known = scores[protocol.id]
-        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, scores[ood]) for ood in self.sets.ood]
+        known, *others = (self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood))
+        scores = dict(zip(self.sets.ood, others, strict=True))
+        self.run.scores[key] = {protocol.id: known, **scores}
+        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, one) for ood, one in scores.items()]
         if detector.trained:
             self.run.histories[key] = History(**self._told("history", key, fit, lambda: asdict(fitted().history_)))
         if detector.uses_stand_ins:
@@ -134,9 +134,6 @@ class BackboneFits:
         """What a fitted detector tells of itself, ready for JSON; it took no time of its own."""
         entry = Entry(what, asdict(key), {"fit": fit.digest})
         return self.cache.record(entry, lambda: Record(tell(), {}), timed=False).header
-
-    def _shown(self, part: str) -> str:
-        return self.run.protocol.id if part == TEST else part
 
     def _scores(self, key: Key, part: str, needs: Collection[str], fit: Entry, fitted: Callable[[], Any]) -> np.ndarray:
         depends = {"fit": fit.digest, "set": self.sets.identity(part, needs)}
@@ -211,13 +208,14 @@ class BackboneFits:
 
     def _layout(self, seed: int = 0) -> Layout:
         """The ID test set and the OOD sets in two dimensions."""
-        parts = (TEST, *self.sets.ood)
-        depends = {"sets": {part: self.sets.identity(part) for part in parts}, "seed": seed}
-        entry = Entry("layout", {"backbone": self.name, "sets": self.run.protocol.id}, depends)
+        of_id = self.run.protocol.id
+        depends = {"sets": {part: self.sets.identity(part) for part in (TEST, *self.sets.ood)}, "seed": seed}
+        entry = Entry("layout", {"backbone": self.name, "sets": of_id}, depends)
 
         def work() -> Record:
             self.say(f"{self.name}: laying features out in two dimensions")
-            return lay_out(self.name, {self._shown(part): self.sets[part] for part in parts}, seed).record()
+            sets = {of_id: self.sets[TEST]} | {ood: self.sets[ood] for ood in self.sets.ood}
+            return lay_out(self.name, sets, seed).record()
 
         return Layout.from_record(self.cache.record(entry, work))
 

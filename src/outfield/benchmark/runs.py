@@ -104,10 +104,9 @@ def run_benchmark(
     if averaged is None or len(averaged) > 1:
         run.provenance["views"] = {} if averaged is None else str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
-    fields = plan.fields_needed(chosen.values())
+    fields, one = plan.fields_needed(chosen.values()), Views.of(None)
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        views_now = averaged or Views.of(None)
-        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, views_now)
+        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, averaged or one)
         if averaged is None:
             found = _chosen_views(sets, device)
             say(f"{name}: views {found}")
@@ -146,15 +145,13 @@ def _chosen_views(sets: ExtractedSets, device: str) -> ViewsChoice:
         some = tried[views]
         return Rows(some[TRAIN], some[HELD_OUT], some.stand_ins())
 
-    depends = {views: [some.identity(part, sets.fields) for part in seen] for views, some in tried.items()}
-    entry = Entry("views", {"backbone": sets.name}, depends)
-
     def work() -> Record:
         choice = choose_views(rows_of, device)
         losses = torch.tensor([*choice.losses.values()], dtype=torch.float64)
         return Record({"views": choice.views, "tried": [*choice.losses]}, {"losses": losses})
 
-    header, tensors = sets.cache.record(entry, work)
+    depends = {views: [some.identity(part, sets.fields) for part in seen] for views, some in tried.items()}
+    header, tensors = sets.cache.record(Entry("views", {"backbone": sets.name}, depends), work)
     return ViewsChoice(header["views"], dict(zip(header["tried"], tensors["losses"].tolist(), strict=True)))
 
 
@@ -215,7 +212,7 @@ def benchmark_features(
             problems[name] = f"{name} of {', '.join(lacks)}"
     missing = plan.left_out_sets(protocol, problems, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
-    used: dict[str, dict[str, FeatureSource]] = {}
+    used = {}
     for backbone, sets in sets_by_backbone.items():
         there = {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets}
         count = plan.held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))

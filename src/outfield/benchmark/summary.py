@@ -261,8 +261,9 @@ def _resampled(run: BenchmarkRun, detectors: Collection[str], resamples: int, se
             times = {name: counts[name, n] for name, n in sizes[key].items()}
             seeds.setdefault((key.detector, key.backbone), []).append(one.metrics(times[of_id], times))
         for pair, found in seeds.items():
+            parts = drawn.setdefault(pair, {})
             for name in set.intersection(*map(set, found)):  # the sets that all seeds have
-                drawn.setdefault(pair, {}).setdefault(name, []).append(np.mean([fit[name] for fit in found], 0))
+                parts.setdefault(name, []).append(np.mean([fit[name] for fit in found], 0))
     return {pair: {name: np.concatenate(some) for name, some in found.items()} for pair, found in drawn.items()}
 
 

@@ -136,12 +136,10 @@ def _tidy(key: str, value: str, prefix: str, colours: Mapping[str, str]) -> str:
         return _short_path(value)
     if key in ("x", "y", "width", "height", "transform"):
         return "" if value.startswith("rotate(-0 ") else _rounded(value)
-    if key == "id":
-        return value if prefix in value else ""
     if key == "style":
         value = re.sub(r"font-family:[^;]*;?\s*", "", value)
         return re.sub(r"#[0-9a-f]{6}\b", lambda match: colours.get(match[0], match[0]), value)
-    return value
+    return value if key != "id" or prefix in value else ""
 
 
 def _rounded(text: str) -> str:
