@@ -13,7 +13,6 @@ from outfield.benchmark.protocol import HELD_OUT
 from outfield.benchmark.sets import split, split_features, split_images
 from outfield.detectors import ViewsChoice
 from outfield.images import ImageArray, part_of
-from outfield.images.image_source import PartOfImages
 from outfield.report import tables
 
 AUTO = {"Auto": of.Auto(most_members=1), "SSD": of.SSD()}
@@ -93,9 +92,7 @@ class TestSplitting:
         images = many_images()["test"]
         lazy = of.stand_ins(images, kinds=["turned180"])["turned180"]
         part = part_of(lazy, np.array([5, 2]))
-        assert isinstance(part, PartOfImages)
-        assert np.array_equal(part[0], lazy[5])
-        assert np.array_equal(part[1], lazy[2])
+        assert np.array_equal(np.stack([part[0], part[1]]), np.stack([lazy[5], lazy[2]]))
         assert (len(part), part.size, part.labels, part.name) == (2, (4, 4), None, lazy.name)
         assert repr(part) == f"PartOfImages({lazy.name}: 2 images of 177)"
         assert part.fingerprint() == part_of(lazy, np.array([5, 2])).fingerprint()

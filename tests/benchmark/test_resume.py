@@ -194,12 +194,6 @@ class TestImages:
         np.testing.assert_array_equal(run.scores[Key("tiny", "SSD")]["aunts"], ssd.score(sets["aunts"]).numpy())
         assert run.provenance["views"] == "3 views"
 
-    def test_wrong_views_are_found_before_any_work(self, tmp_path):
-        backbone = FakeBackbone()
-        with pytest.raises(of.InputError, match="views is 'many'"):
-            run_images(tmp_path, backbone, views="many")
-        assert not backbone.calls
-
     def test_stages_come_and_go_without_the_others(self, tmp_path, count):
         chosen = {"SSD": of.SSD(), "early": of.SSD(field="stage2")}
         without = run_images(tmp_path, detectors={"SSD": of.SSD()})

@@ -10,7 +10,7 @@ from tests.helpers.benchmark_samples import make_run
 from tests.helpers.records import SMALL, record
 
 import outfield as of
-from outfield.benchmark import Key, Spread, compare, level_columns, published, set_columns, summarise, summary
+from outfield.benchmark import Key, Spread, level_columns, published, set_columns, summarise, summary
 from outfield.benchmark.summary import SortedScores, counts_of_resamples
 
 
@@ -161,11 +161,6 @@ class TestOneBackbone:
         assert run.compare("KNN", "EBM", resamples=30, seed=0) == first
         assert run.compare("KNN", "EBM", resamples=30, seed=1).fpr95["a"].over_samples != first.fpr95["a"].over_samples
 
-    def test_several_others_are_compared_by_the_same_resamples(self):
-        run = make_run()
-        both = compare(run, "MSP", ["SSD", "EBM"], resamples=20)
-        assert both == [run.compare("MSP", name, resamples=20) for name in ("SSD", "EBM")]
-
     def test_paired_is_narrower_than_apart(self):
         """Two detectors that are nearly one: what they share is not counted as uncertainty."""
         run, scores = of.BenchmarkRun(SHORT), scored(0, step=1e-6)
@@ -219,13 +214,6 @@ class TestSeveralBackbones:
         found = run.compare("KNN", "EBM", resamples=5)
         assert found.backbones == ("one",)
         assert found.fpr95["a"].over_backbones is None
-
-    def test_sets_of_another_size_are_other_samples(self):
-        run = short_run(("one",))
-        run.scores |= {Key("two", key.detector, key.seed): scored(3, SIZES | {"a": 31}) for key in list(run.scores)}
-        alone = of.BenchmarkRun(SHORT, scores={k: s for k, s in run.scores.items() if k.backbone == "one"})
-        assert run.compare("KNN", "EBM", resamples=5).backbones == ("one", "two")
-        assert alone.compare("KNN", "EBM", resamples=5).fpr95["a"].value != 0
 
 
 class TestSets:
