@@ -155,11 +155,6 @@ def test_the_picture_ends_with_what_every_detector_accepts(made):
     assert f"{order[0]} {means[order[0]]:.1f}" in last.alt
 
 
-def test_the_picture_of_a_run_without_records_has_no_such_panel(made):
-    chart = overview_chart(dataclasses.replace(made[0].run, records=[]))
-    assert [panel.title for panel in chart.panels[-3:]] == ["KNN", "SSD", "Auto"]
-
-
 @pytest.mark.parametrize("width", [2.5, 3.4])
 def test_the_picture_names_the_classes_inside_its_frame(made, width):
     axes = Figure(figsize=(width, 2.5)).subplots()

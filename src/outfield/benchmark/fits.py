@@ -169,8 +169,7 @@ class BackboneFits:
         if found is None:
             train, beside = self.sets[TRAIN], self._beside(fresh)  # not a part of the fit, nor of its seconds
             given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
-            if len(beside) > 1:
-                given["stand_ins"] = self.sets.stand_ins()
+            given |= {"stand_ins": self.sets.stand_ins()} if len(beside) > 1 else {}
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
             begin = time.perf_counter()
             found = fresh.fit(train, **given)

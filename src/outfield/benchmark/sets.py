@@ -153,8 +153,7 @@ class ExtractedSets(Sets):
             own["blocks"] = {}
         if self.odin is not None and part != TRAIN and part not in self.levels:  # nothing is fitted on perturbed images
             own["odin"] = {"odin": to_plain(self.odin)}
-        about = {"backbone": self.name, "set": part}
-        return {kind: Entry(kind, about, shared | more) for kind, more in own.items()}
+        return {kind: Entry(kind, {"backbone": self.name, "set": part}, shared | more) for kind, more in own.items()}
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
         kept = self._entries[name].items()

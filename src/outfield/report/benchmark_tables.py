@@ -8,7 +8,7 @@ paper prints. Cells are "FPR95 / AUROC" in percent; the best means of a column a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
     where = f"{block.title}: {METRICS}, {_what_was_run(run, block.detectors)}"
     made = _filled(block, where, run.records)
-    return replace(made, notes=_notes(run, block, any(row[1] == block.whose for row in made.rows)))
+    return replace(made, notes=_notes(run, block, {row[1] for row in made.rows}))
 
 
 def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
@@ -176,16 +176,17 @@ def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
     return text + (f", {counted(len(seeds), 'seed')} of each learned detector" if seeds else "")
 
 
-def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
+def _notes(run: BenchmarkRun, block: Block, kinds: Collection[str]) -> tuple[str, ...]:
+    """What is to be said of a table with rows of these kinds."""
+    printed = block.whose in kinds
     notes = list(notes_on_sets(run, printed))
-    shown = [record for record in run.records if record.detector in block.detectors]
-    if max(len({r.seed for r in shown} - {None}), len({r.backbone for r in shown})) > 1:
+    if OVER_SEEDS in kinds or OVER_BACKBONES in kinds:
         notes.append(
             f"{OVER_SEEDS}: standard deviation over seeds on one backbone, root mean square over backbones; {OVER_BACKBONES}: "
             "standard deviation over backbones of the mean over seeds. Both n − 1."
         )
     theirs = beside(run.protocol, block.detectors)
-    notes += [f"{theirs.label}: {theirs.reference}."] if printed else []
+    notes += [f"{theirs.label}: {theirs.reference}."] * printed
     if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
     return (*notes, *(theirs.notes if printed else ()))
@@ -203,7 +204,7 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     if added:
         notes.append(f"With {', '.join(added)}, not in {who}: it has no figure for a mean over more than its sets.")
     if absent and printed:
-        whose = f"{who[:1].upper()}{who[1:]}'s"
+        whose = f"{who[0].upper()}{who[1:]}'s"
         notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
     held = [f"{n:,} {what}" for what, n in run.provenance.get("held_out", {}).items() if what in ("images", "rows")]
     notes += [f"{n} of the ID test set only calibrate Auto and its like; no detector is judged on them." for n in held]

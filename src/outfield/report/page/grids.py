@@ -86,20 +86,19 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
 
 def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
     """A run's provenance as tables: plain values in one, each mapping in one of its own, time by kind of stage."""
-    nested = {name: value for name, value in about.items() if isinstance(value, Mapping)}
-    plain = {name: value for name, value in about.items() if name not in nested and name != "stages"}
+    plain = {name: value for name, value in about.items() if not isinstance(value, Mapping) and name != "stages"}
     tables = [_pair_table("This run", plain)] if plain else []
     for name, value in about.items():
         if name == "stages":
             tables += [_time_table(value)] if value else []
-        elif name in nested:
+        elif name not in plain:
             title = _words(name)
             tables += _nested_tables(title[:1].upper() + title[1:], value)
     return tables
 
 
 def _nested_tables(title: str, value: Mapping[str, Any]) -> list[Table]:
-    inner = list(value.values())
+    inner = value.values()
     if not all(isinstance(item, Mapping) for item in inner):
         return [_pair_table(title, value)]
     if any(isinstance(part, Mapping) for item in inner for part in item.values()):
