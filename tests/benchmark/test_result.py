@@ -11,7 +11,7 @@ from tests.helpers.records import SMALL, record, small_run
 
 import outfield as of
 from outfield.benchmark import benchmark_features, load_run, save_run
-from outfield.benchmark.fits import choose_rows, embed, lay_out
+from outfield.benchmark.fits import embed, lay_out
 from outfield.benchmark.result import COLUMNS
 
 
@@ -122,16 +122,6 @@ def test_every_row_has_a_place(shape):
     assert points.dtype == np.float32
     assert np.isfinite(points).all()
     assert np.ptp(points, axis=0).any()
-
-
-@pytest.mark.parametrize(("sets", "share"), [(1, None), (2, 1400), (3, 700), (4, 466)])
-def test_points_are_shared_out(sets, share):
-    rows = of.FeatureSet(np.arange(3000.0)[:, None])
-    chosen = choose_rows({str(i): rows for i in range(sets)}, seed=0)
-    assert [len(index) for index in chosen.values()] == [600] + [share] * (sets - 1)
-    assert all(bool((np.diff(index) > 0).all()) for index in chosen.values())
-    few = choose_rows({"a": rows[:7], "b": rows[:5]}, seed=0)
-    assert (few["a"].tolist(), few["b"].tolist()) == (list(range(7)), list(range(5)))
 
 
 def test_its_library_is_missed_before_any_work(monkeypatch, count):

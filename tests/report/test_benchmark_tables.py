@@ -254,14 +254,6 @@ def test_cells_are_differences_in_points_with_intervals(run):
     assert f"{best} has the lowest mean FPR95" in table.notes[1]
 
 
-def test_one_backbone_and_two_levels():
-    run = make_run(backbones=("one",), detectors=("SSD", "MSP"))
-    run.scores = {k: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for k, scores in run.scores.items()}
-    table = comparison_table(run, resamples=5)
-    assert table.header == ["detector", "", "near OOD", "mid OOD", "average"]
-    assert "over samples;" in table.notes[0]
-
-
 def test_where_nothing_can_be_compared_there_is_no_table(run):
     assert comparison_table(small_run()) is None
     assert comparison_table(make_run(detectors=("SSD",))) is None

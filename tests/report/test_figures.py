@@ -177,13 +177,6 @@ def test_each_detector_has_a_look_of_its_own():
     assert len({*chart.looks([f"d{i}" for i in range(32)]).values()}) == 32 + len(chart.DETECTOR_LOOKS)
 
 
-def test_views_have_a_panel_for_each_set(run):
-    chart_ = figures.layout_chart(run, run.layouts[0])
-    assert [panel.title for panel in chart_.panels][:2] == ["known (ID)", "apes (near)"]
-    assert len(chart_.panels) == 7
-    assert texts(axes_of(chart_.panels[1])) == []
-
-
 @pytest.mark.parametrize(("names", "shown"), [
     (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
     ((), ["class 0", "class 1", "class 2"]),
