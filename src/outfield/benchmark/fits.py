@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,7 @@ class BackboneFits:
         for fraction in fractions:
             self.add_fraction(to_fit, seeds, fraction)
 
-    def add(
-        self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
-    ) -> None:
+    def add(self, name: str, detector: Detector, seeds: list[int], given: Mapping[int | None, Detector]) -> None:
         """Fit a detector from every seed, where it is not given, score every set, and put scores and records into the run."""
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
@@ -94,7 +92,7 @@ class BackboneFits:
             for fit in fits.values():
                 self.cache.mention(fit)
 
-    def add_fraction(self, detectors: Mapping[str, Detector], seeds: Sequence[int], fraction: float) -> None:
+    def add_fraction(self, detectors: Mapping[str, Detector], seeds: list[int], fraction: float) -> None:
         """Fit and score the detectors on a fraction of the training rows, and put means over the OOD sets into the run.
 
         Those of all rows are taken from the run's records, where they are already. A detector that cannot be fitted on so few
@@ -108,7 +106,7 @@ class BackboneFits:
                 scratch, cache = BenchmarkRun(self.run.protocol), Cache(self.cache.folder, self.cache.device)
                 self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
                 try:
-                    replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
+                    replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds, {})
                 except (InputError, DivergenceError) as error:
                     self.run.low_data.append(LowData(fraction, self.name, name, None, reason=str(error)))
                     continue
@@ -205,16 +203,16 @@ class BackboneFits:
         trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
         return trained, (time.perf_counter() - begin) / len(seeds)
 
-    def _layout(self, seed: int = 0) -> Layout:
+    def _layout(self) -> Layout:
         """The ID test set and the OOD sets in two dimensions."""
         of_id = self.run.protocol.id
-        depends = {"sets": {part: self.sets.identity(part) for part in (TEST, *self.sets.ood)}, "seed": seed}
+        depends = {"sets": {part: self.sets.identity(part) for part in (TEST, *self.sets.ood)}, "seed": 0}
         entry = Entry("layout", {"backbone": self.name, "sets": of_id}, depends)
 
         def work() -> Record:
             self.say(f"{self.name}: laying features out in two dimensions")
             sets = {of_id: self.sets[TEST]} | {ood: self.sets[ood] for ood in self.sets.ood}
-            return lay_out(self.name, sets, seed).record()
+            return lay_out(self.name, sets).record()
 
         return Layout.from_record(self.cache.record(entry, work))
 
@@ -230,9 +228,9 @@ def _own_code(detector: Detector) -> str | None:
 
 def _checkpoint(fits: Iterable[Entry]) -> Entry:
     """Where a running fit of these is kept."""
-    first, *others = fits
-    about = {name: first.about[name] for name in ("backbone", "detector")}
-    return Entry("checkpoint", about, {"fits": [entry.digest for entry in (first, *others)]})
+    entries = list(fits)
+    about = {name: entries[0].about[name] for name in ("backbone", "detector")}
+    return Entry("checkpoint", about, {"fits": [entry.digest for entry in entries]})
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
