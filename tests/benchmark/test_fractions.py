@@ -128,18 +128,6 @@ class TestFeatures:
         assert {one.detector for one in found.low_data} == {"MSP"}
         assert {record.detector for record in found.records} == {"MSP", "SSD"}
 
-    def test_training_that_diverges_is_told_of_too(self, monkeypatch):
-        original = of.SSD.fit
-
-        def fit(self, data, **more):
-            if len(data) < 90:
-                raise of.DivergenceError("it left the region")
-            return original(self, data, **more)
-
-        monkeypatch.setattr(of.SSD, "fit", fit)
-        found = run_rows(detectors=detectors("SSD"), fractions=[0.5])
-        assert [one.reason for one in found.low_data] == ["it left the region", ""]
-
 
 class TestImages:
     def test_it_says_what_it_does_and_notes_where(self, tmp_path):

@@ -10,28 +10,28 @@ from tests.helpers.benchmark_samples import make_run
 from tests.helpers.records import SMALL, record
 
 import outfield as of
-from outfield.benchmark import Key, Spread, compare, level_columns, published, set_columns, summarise, summary
+from outfield.benchmark import Key, Spread, level_columns, published, set_columns, summarise, summary
 from outfield.benchmark.summary import SortedScores, counts_of_resamples
 
 
 class TestSummary:
-    def two_backbones(self):
-        """Near sets differ by ±0.1 around x_bs; x_1s = 0.2, 0.4 and x_2s = 0.5, 0.5, 0.8."""
+    def three_backbones(self):
+        """Near sets differ by ±0.1 around x_bs; x_1s = 0.2, 0.4, x_2s = 0.5, 0.5, 0.8 and x_3s = 1.2."""
         found = []
-        for backbone, values in {"one": [0.2, 0.4], "two": [0.5, 0.5, 0.8]}.items():
+        for backbone, values in {"one": [0.2, 0.4], "two": [0.5, 0.5, 0.8], "three": [1.2]}.items():
             for seed, x in enumerate(values):
                 for ood, shift in {"a": 0.1, "b": -0.1, "c": 0.0, "d": 0.0}.items():
                     found.append(record(SMALL, "EBM", ood, x + shift, 1 - x - shift, backbone, seed))
         return found
 
     def test_closed_forms(self):
-        found = self.two_backbones()
+        found = self.three_backbones()
         cell = summarise(found, level_columns(found, SMALL))["EBM"]["near"]
-        # σ₁² = 0.02 over the seeds of one, σ₂² = 0.03 over those of two; means 0.3 and 0.6.
-        assert cell.fpr95.mean == pytest.approx(0.45)
+        # σ₁² = 0.02 over the seeds of one, σ₂² = 0.03 over those of two; means 0.3, 0.6 and 1.2.
+        assert cell.fpr95.mean == pytest.approx(0.7)
         assert cell.fpr95.over_seeds == pytest.approx(math.sqrt((0.02 + 0.03) / 2))
-        assert cell.fpr95.over_backbones == pytest.approx(0.3 / math.sqrt(2))
-        assert cell.auroc.mean == pytest.approx(0.55)
+        assert cell.fpr95.over_backbones == pytest.approx(math.sqrt((0.4**2 + 0.1**2 + 0.5**2) / 2))
+        assert cell.auroc.mean == pytest.approx(0.3)
         assert cell.auroc.over_seeds == pytest.approx(cell.fpr95.over_seeds)
 
     def test_the_average_is_over_sets_and_not_over_levels(self):
@@ -44,7 +44,7 @@ class TestSummary:
         assert list(summarise(found, set_columns(found, SMALL))["SSD"]) == ["a", "b", "c", "d", "average"]
 
     def test_one_seed_or_one_backbone_has_no_spread(self):
-        found = self.two_backbones()
+        found = [r for r in self.three_backbones() if r.backbone != "three"]
         only = [r for r in found if r.backbone == "one"]
         spread = summarise(only, level_columns(only, SMALL))["EBM"]["far"].fpr95
         assert (spread.over_seeds, spread.over_backbones) == (pytest.approx(math.sqrt(0.02)), None)
@@ -53,24 +53,10 @@ class TestSummary:
         assert (spread.over_seeds, spread.over_backbones) == (None, pytest.approx(0.3 / math.sqrt(2)))
 
     def test_missing_sets_are_left_out_of_means(self):
-        found = [r for r in self.two_backbones() if r.ood not in ("a", "d")]
+        found = [r for r in self.three_backbones() if r.ood not in ("a", "d")]
         columns = level_columns(found, SMALL)
         assert columns == {"near": ("b",), "mid": ("c",), "average": ("b", "c")}
-        assert summarise(found, columns)["EBM"]["average"].fpr95.mean == pytest.approx(0.45 - 0.05)
-
-    def test_three_backbones_are_averaged_not_ranked(self):
-        """Three uneven values tell a mean from a median, over backbones and of variances."""
-        seeds = {"one": [0.1, 0.1], "two": [0.2, 0.4], "three": [0.2, 1.0]}
-        found = [
-            record(SMALL, "EBM", ood, x, 1 - x, backbone, seed)
-            for backbone, values in seeds.items()
-            for seed, x in enumerate(values)
-            for ood in SMALL.ood
-        ]
-        spread = summarise(found, level_columns(found, SMALL))["EBM"]["average"].fpr95
-        assert spread.mean == pytest.approx((0.1 + 0.3 + 0.6) / 3)
-        assert spread.over_seeds == pytest.approx(math.sqrt((0.0 + 0.02 + 0.32) / 3))
-        assert spread.over_backbones == pytest.approx(math.sqrt((0.23333333**2 + 0.0333333**2 + 0.26666667**2) / 2))
+        assert summarise(found, columns)["EBM"]["average"].fpr95.mean == pytest.approx(0.7 - 0.05)
 
     def test_a_published_figure_is_over_the_same_sets(self):
         cells = {"near": (50.0, 80.0), "a": (40.0, 90.0), "b": (50.0, 70.0), "d": (10.0, 95.0)}
@@ -115,15 +101,15 @@ def rows_of(run, resamples, seed):
     }
 
 
-def naive(run, backbone, detector, rows, ood, metric):
-    """A metric in each resample, by the functions that everyone uses."""
-    seeds = [scores for key, scores in run.scores.items() if (key.backbone, key.detector) == (backbone, detector)]
-    return np.array(
-        [
-            statistics.fmean(metric(one["known"][ids], one[ood][oods]) for one in seeds)
-            for ids, oods in zip(rows["known"], rows[ood], strict=True)
-        ]
-    )
+def delta(run, backbone, detectors, rows, ood, metric):
+    """By how much two detectors differ in each resample, by the functions that everyone uses."""
+
+    def values(detector):
+        seeds = [scores for key, scores in run.scores.items() if (key.backbone, key.detector) == (backbone, detector)]
+        for ids, oods in zip(rows["known"], rows[ood], strict=True):
+            yield statistics.fmean(metric(one["known"][ids], one[ood][oods]) for one in seeds)
+
+    return np.subtract(*(list(values(detector)) for detector in detectors))
 
 
 class TestResamples:
@@ -133,11 +119,6 @@ class TestResamples:
         ids, oods = rng.random(n), rng.random(7) + 0.3
         found = SortedScores(ids, {"x": oods}).metrics(np.ones((n, 1), int), {"x": np.ones((7, 1), int)})
         assert found["x"][0] == pytest.approx([of.fpr95(ids, oods), of.auroc(ids, oods)], abs=1e-15)
-
-    def test_infinite_scores_are_scores(self):
-        ids, oods = [0.0, -np.inf, np.inf], [np.inf, 1.0]
-        found = SortedScores(ids, {"x": oods}).metrics(np.ones((3, 1), int), {"x": np.ones((2, 1), int)})
-        assert found["x"][0].tolist() == [of.fpr95(ids, oods), of.auroc(ids, oods)]
 
     @pytest.mark.parametrize("part", [1, 50, 10**9])
     def test_drawn_as_documented_however_many_fit_in_memory(self, part, monkeypatch):
@@ -159,13 +140,7 @@ class TestOneBackbone:
         assert list(found.fpr95) == list(found.auroc) == list(columns)
         for mine, metric in ((found.fpr95, of.fpr95), (found.auroc, of.auroc)):
             for column, sets in columns.items():
-                deltas = np.mean(
-                    [
-                        naive(run, "one", "KNN", rows, o, metric) - naive(run, "one", "EBM", rows, o, metric)
-                        for o in sets
-                    ],
-                    0,
-                )
+                deltas = np.mean([delta(run, "one", ("KNN", "EBM"), rows, ood, metric) for ood in sets], 0)
                 assert mine[column].over_samples == pytest.approx(tuple(np.quantile(deltas, [0.1, 0.9])), abs=1e-12)
                 assert mine[column].over_backbones is None
                 assert mine[column].widest == mine[column].over_samples
@@ -180,22 +155,11 @@ class TestOneBackbone:
                     means = [getattr(cells[name][column], metric).mean for name in ("EBM", "SSD")]
                     assert getattr(found, metric)[column].value == pytest.approx(means[0] - means[1], abs=1e-12)
 
-    def test_the_other_way_round_it_is_the_negative(self):
-        run = short_run()
-        there, back = (run.compare(*names, resamples=50).auroc["near"] for names in (("KNN", "EBM"), ("EBM", "KNN")))
-        assert back.value == -there.value
-        assert back.over_samples == pytest.approx((-there.over_samples[1], -there.over_samples[0]), abs=1e-12)
-
     def test_equal_seeds_give_equal_intervals_and_others_other_ones(self):
         run = short_run()
         first = run.compare("KNN", "EBM", resamples=30)
         assert run.compare("KNN", "EBM", resamples=30, seed=0) == first
         assert run.compare("KNN", "EBM", resamples=30, seed=1).fpr95["a"].over_samples != first.fpr95["a"].over_samples
-
-    def test_several_others_are_compared_by_the_same_resamples(self):
-        run = make_run()
-        both = compare(run, "MSP", ["SSD", "EBM"], resamples=20)
-        assert both == [run.compare("MSP", name, resamples=20) for name in ("SSD", "EBM")]
 
     def test_paired_is_narrower_than_apart(self):
         """Two detectors that are nearly one: what they share is not counted as uncertainty."""
@@ -227,13 +191,7 @@ class TestSeveralBackbones:
         assert found.backbones == ("one", "two", "three")
         chosen = np.random.default_rng([4, 0]).integers(3, size=(30, 3))
         for ood in "abc":
-            deltas = np.stack(
-                [
-                    naive(run, b, "EBM", rows, ood, of.fpr95) - naive(run, b, "KNN", rows, ood, of.fpr95)
-                    for b in found.backbones
-                ],
-                1,
-            )
+            deltas = np.stack([delta(run, b, ("EBM", "KNN"), rows, ood, of.fpr95) for b in found.backbones], 1)
             drawn = [np.mean([row[place] for place in places]) for row, places in zip(deltas, chosen, strict=True)]
             mine = found.fpr95[ood]
             assert mine.over_samples == pytest.approx(tuple(np.quantile(deltas.mean(1), [0.025, 0.975])), abs=1e-12)
@@ -256,13 +214,6 @@ class TestSeveralBackbones:
         found = run.compare("KNN", "EBM", resamples=5)
         assert found.backbones == ("one",)
         assert found.fpr95["a"].over_backbones is None
-
-    def test_sets_of_another_size_are_other_samples(self):
-        run = short_run(("one",))
-        run.scores |= {Key("two", key.detector, key.seed): scored(3, SIZES | {"a": 31}) for key in list(run.scores)}
-        alone = of.BenchmarkRun(SHORT, scores={k: s for k, s in run.scores.items() if k.backbone == "one"})
-        assert run.compare("KNN", "EBM", resamples=5).backbones == ("one", "two")
-        assert alone.compare("KNN", "EBM", resamples=5).fpr95["a"].value != 0
 
 
 class TestSets:
@@ -295,10 +246,6 @@ class TestWrong:
         with pytest.raises(of.InputError, match=said):
             short_run().compare("KNN", "EBM", **setting)
 
-    def test_settings_at_their_limits(self):
-        found = short_run().compare("KNN", "EBM", resamples=1, coverage=1, seed=0).fpr95["a"]
-        assert found.over_samples[0] == found.over_samples[1]
-
     def test_nothing_in_common(self):
         run = short_run()
         run.scores[Key("two", "SSD")] = scored(3)
@@ -307,9 +254,6 @@ class TestWrong:
         run.scores[Key("one", "MSP")] = {"known": run.scores[Key("one", "KNN")]["known"]}
         with pytest.raises(of.InputError, match="KNN and MSP were not scored on the same OOD set"):
             run.compare("KNN", "MSP")
-        run.scores[Key("one", "GEN")] = {"a": run.scores[Key("one", "KNN")]["a"]}
-        with pytest.raises(of.InputError, match="no scores of known, the ID set, by GEN on one"):
-            run.compare("KNN", "GEN")
 
     def test_other_rows(self):
         run = short_run()

@@ -5,10 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.helpers.benchmark_samples import PROTOCOL
+from tests.helpers.records import small_run
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun
 from outfield.report import canvas
 from outfield.report.page import page, template
 
@@ -17,7 +16,7 @@ def test_the_page_without_jinja(monkeypatch):
     template.environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(of.MissingExtraError, match=r"jinja2.*pip install 'outfield\[report\]'"):
-        page(BenchmarkRun(PROTOCOL))
+        page(small_run())
 
 
 def test_figures_without_matplotlib(monkeypatch):

@@ -155,6 +155,19 @@ def test_the_picture_ends_with_what_every_detector_accepts(made):
     assert f"{order[0]} {means[order[0]]:.1f}" in last.alt
 
 
+@pytest.mark.parametrize("width", [2.5, 3.4])
+def test_the_picture_names_the_classes_inside_its_frame(made, width):
+    axes = Figure(figsize=(width, 2.5)).subplots()
+    overview_chart(made[0].run).panels[0].draw(axes)
+    axes.figure.draw_without_rendering()
+    assert {text.get_text().strip() for text in axes.texts} == set(DATASETS["cifar10"].classes)
+    frame = axes.get_window_extent()
+    for text in axes.texts:
+        where = text.get_window_extent()
+        assert frame.x0 <= where.x0, text.get_text()
+        assert where.x1 <= frame.x1, text.get_text()
+
+
 def test_a_run_without_a_view_has_no_picture(made):
     with pytest.raises(of.InputError, match="layout=True"):
         overview_chart(dataclasses.replace(made[0].run, layouts=[]))

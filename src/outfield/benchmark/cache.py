@@ -65,15 +65,14 @@ class Cache:
         """Where the result lies once it is there."""
         return None if self.folder is None else self.folder / entry.file
 
-    def has(self, entry: Entry) -> bool:
-        """Whether there is a file of it, damaged or not."""
+    def kept(self, entry: Entry) -> Path | None:
+        """Its file, damaged or not; None where there is none."""
         path = self.path(entry)
-        return path is not None and path.exists()
+        return path if path is not None and path.exists() else None
 
     def find(self, entry: Entry, load: Callable[[Path], T]) -> T | None:
         """The kept result, or None: there is none, or its file is damaged, of which a warning tells."""
-        path = self.path(entry)
-        if path is None or not path.exists():
+        if (path := self.kept(entry)) is None:
             return None
         try:
             found = load(path)
@@ -85,8 +84,7 @@ class Cache:
 
     def mention(self, entry: Entry) -> None:
         """Put a kept result into the log, with what is noted beside it."""
-        path = self.path(entry)
-        if path is None or not path.exists():
+        if (path := self.kept(entry)) is None:
             return
         try:
             note = json.loads(path.with_suffix(".json").read_text())
@@ -98,8 +96,7 @@ class Cache:
     def keep(self, entry: Entry, result: T, save: Callable[[T, Path], None], seconds: float | None) -> None:
         """Put a result into the folder, if there is one, and note beside it what it depends on and how long it took."""
         known = {"seconds": None if seconds is None else round(seconds, 3), "device": self.device, **self._made_by}
-        path = self.path(entry)
-        if path is not None:
+        if (path := self.path(entry)) is not None:
             save(result, path)
             body = {"what": entry.what, **entry.about, **known, "depends_on": entry.depends}
             write_bytes(path.with_suffix(".json"), (json.dumps(body, indent=2) + "\n").encode())
@@ -122,8 +119,8 @@ class Cache:
             if line["what"] == "scores":
                 same = {name: value for name, value in line.items() if name not in ("set", "seconds", "found")}
                 one = lines.setdefault(str(same), {"sets": 0, **same, "found": True, "seconds": 0.0})
-                known = one["seconds"] is not None and line["seconds"] is not None
-                one["seconds"] = round(one["seconds"] + line["seconds"], 3) if known else None
+                unknown = None in (one["seconds"], line["seconds"])
+                one["seconds"] = None if unknown else round(one["seconds"] + line["seconds"], 3)
                 one["found"] &= line["found"]
                 one["sets"] += 1
             elif line["what"] != "history":

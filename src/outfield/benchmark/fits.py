@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.benchmark.provenance import settings_of
 from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result, wrong_answers
 from outfield.benchmark.sets import FractionOfSets, Say, Sets
+from outfield.benchmark.summary import METRICS, by_fit
 from outfield.detectors import Detector, load
 from outfield.energy import History
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
@@ -31,6 +32,8 @@ from outfield.features import FeatureSource, normalise
 from outfield.files import Record
 
 log = logging.getLogger(__name__)
+Given = Mapping[Key, Detector]
+"""Detectors that are fitted already."""
 POINTS = 2000  # in all: t-SNE takes seconds for these and minutes for ten times as many
 FIRST = 600  # of which so many at most are the first set's
 # t-SNE's threads wait for each other thousands of times, spinning: where they share cores with anything else, all of them take
@@ -50,7 +53,7 @@ class BackboneFits:
     say: Say = log.info
 
     def fill(
-        self, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], layout: bool
+        self, detectors: Mapping[str, Detector], seeds: list[int], given: Given, layout: bool, fractions: list[float]
     ) -> None:
         """All detectors, accuracy and layout; a detector that fails is dropped with a warning, unless no other is left."""
         left_out = self.run.provenance.get("left_out", {})
@@ -72,10 +75,12 @@ class BackboneFits:
             self.run.accuracies[self.name], self.run.wrong[self.name] = right, wrong_answers(test)
         if layout:
             self.run.layouts.append(self._layout())
+        fitted = {key.detector for key in given if key.backbone == self.name}
+        to_fit = {name: one for name, one in detectors.items() if name not in left_out and name not in fitted}
+        for fraction in fractions:
+            self.add_fraction(to_fit, seeds, fraction)
 
-    def add(
-        self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
-    ) -> None:
+    def add(self, name: str, detector: Detector, seeds: list[int], given: Mapping[int | None, Detector]) -> None:
         """Fit a detector from every seed, where it is not given, score every set, and put scores and records into the run."""
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
@@ -87,39 +92,36 @@ class BackboneFits:
             for fit in fits.values():
                 self.cache.mention(fit)
 
-    def add_fractions(
-        self, detectors: Mapping[str, Detector], seeds: Sequence[int], fractions: Sequence[float]
-    ) -> None:
-        """Fit and score the detectors on every fraction of the training rows, and put means over the OOD sets into the run.
+    def add_fraction(self, detectors: Mapping[str, Detector], seeds: list[int], fraction: float) -> None:
+        """Fit and score the detectors on a fraction of the training rows, and put means over the OOD sets into the run.
 
         Those of all rows are taken from the run's records, where they are already. A detector that cannot be fitted on so few
         rows has the reason in the place of figures.
         """
-        for fraction in fractions:
-            sets = FractionOfSets(self.sets, fraction)
-            for name, detector in detectors.items():
-                if name in self.run.provenance.get("left_out", {}):
-                    continue
-                if fraction == 1:
-                    mine = [r for r in self.run.records if (r.backbone, r.detector) == (self.name, name)]
-                    self.run.low_data += _means(mine, fraction)
-                    continue
+        sets = FractionOfSets(self.sets, fraction)
+        for name, detector in detectors.items():
+            mine = [r for r in self.run.records if (r.backbone, r.detector) == (self.name, name)]
+            if fraction < 1:
                 # A run and a log of their own: those of the run are about all rows.
                 scratch, cache = BenchmarkRun(self.run.protocol), Cache(self.cache.folder, self.cache.device)
                 self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
                 try:
-                    replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
-                    self.run.low_data += _means(scratch.records, fraction)
+                    replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds, {})
                 except (InputError, DivergenceError) as error:
                     self.run.low_data.append(LowData(fraction, self.name, name, None, reason=str(error)))
+                    continue
+                mine = scratch.records
+            for (_, seed), fit in by_fit(mine).get(name, {}).items():
+                fpr95, auroc = (statistics.fmean(getattr(one, each) for one in fit.values()) for each in METRICS)
+                self.run.low_data.append(LowData(fraction, self.name, name, seed, fpr95, auroc))
 
     def _judge(self, key: Key, detector: Detector, fit: Entry, fitted: Callable[[], Any]) -> None:
         """Scores, records, and what a learned or a choosing detector tells of its fit."""
         protocol, needs = self.run.protocol, (*detector.needs_to_score, *detector.uses)
-        scores = {self._shown(part): self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood)}
-        self.run.scores[key] = scores
-        known = scores[protocol.id]
-        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, scores[ood]) for ood in self.sets.ood]
+        known, *others = (self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood))
+        scores = dict(zip(self.sets.ood, others, strict=True))
+        self.run.scores[key] = {protocol.id: known, **scores}
+        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, one) for ood, one in scores.items()]
         if detector.trained:
             self.run.histories[key] = History(**self._told("history", key, fit, lambda: asdict(fitted().history_)))
         if detector.uses_stand_ins:
@@ -131,13 +133,10 @@ class BackboneFits:
         entry = Entry(what, asdict(key), {"fit": fit.digest})
         return self.cache.record(entry, lambda: Record(tell(), {}), timed=False).header
 
-    def _shown(self, part: str) -> str:
-        return self.run.protocol.id if part == TEST else part
-
     def _scores(self, key: Key, part: str, needs: Collection[str], fit: Entry, fitted: Callable[[], Any]) -> np.ndarray:
         depends = {"fit": fit.digest, "set": self.sets.identity(part, needs)}
         entry = Entry("scores", {**asdict(key), "set": part}, depends)
-        if not self.cache.has(entry):
+        if not self.cache.kept(entry):
             fitted(), self.sets[part]  # work of its own: its time is not counted twice
         record = self.cache.record(entry, lambda: Record({}, {"scores": fitted().score(self.sets[part])}))
         return record.tensors["scores"].numpy()
@@ -164,24 +163,23 @@ class BackboneFits:
         fresh = detector.fresh().to(self.device)
         if fresh.trained:
             return self._fit_seeds(fresh, {seed: fit for seed, fit in fits.items() if seed is not None})
-        found = self.cache.find(fits[None], self._load)
+        found = self.cache.find(fits[None], load)
         if found is None:
             train, beside = self.sets[TRAIN], self._beside(fresh)  # not a part of the fit, nor of its seconds
             given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
-            if len(beside) > 1:
-                given["stand_ins"] = self.sets.stand_ins()
+            given |= {"stand_ins": self.sets.stand_ins()} if len(beside) > 1 else {}
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
             begin = time.perf_counter()
             found = fresh.fit(train, **given)
             self.cache.keep(fits[None], found, type(found).save, time.perf_counter() - begin)
-        return {None: found}
+        return {None: found.to(self.device)}
 
     def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
-        kept = {seed: self.cache.find(fit, self._load) for seed, fit in fits.items()}
-        found: dict[int | None, Detector] = {seed: one for seed, one in kept.items() if one is not None}
+        kept = {seed: self.cache.find(fit, load) for seed, fit in fits.items()}
+        found: dict[int | None, Detector] = {seed: one.to(self.device) for seed, one in kept.items() if one is not None}
         if missing := [seed for seed in fits if seed not in found]:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
-            group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
+            group = [*fits] if self.cache.kept(_checkpoint(fits.values())) else missing
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
             checkpoint = self.cache.path(_checkpoint(fits[seed] for seed in group))
             trained, seconds = self._train(fresh, group, checkpoint)
@@ -205,27 +203,25 @@ class BackboneFits:
         trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
         return trained, (time.perf_counter() - begin) / len(seeds)
 
-    def _load(self, path: Path) -> Detector:
-        return load(path).to(self.device)
-
-    def _layout(self, seed: int = 0) -> Layout:
+    def _layout(self) -> Layout:
         """The ID test set and the OOD sets in two dimensions."""
-        parts = (TEST, *self.sets.ood)
-        depends = {"sets": {part: self.sets.identity(part) for part in parts}, "seed": seed}
-        entry = Entry("layout", {"backbone": self.name, "sets": self.run.protocol.id}, depends)
+        of_id = self.run.protocol.id
+        depends = {"sets": {part: self.sets.identity(part) for part in (TEST, *self.sets.ood)}, "seed": 0}
+        entry = Entry("layout", {"backbone": self.name, "sets": of_id}, depends)
 
         def work() -> Record:
             self.say(f"{self.name}: laying features out in two dimensions")
-            return lay_out(self.name, {self._shown(part): self.sets[part] for part in parts}, seed).record()
+            sets = {of_id: self.sets[TEST]} | {ood: self.sets[ood] for ood in self.sets.ood}
+            return lay_out(self.name, sets).record()
 
         return Layout.from_record(self.cache.record(entry, work))
 
 
 def _own_code(detector: Detector) -> str | None:
     """Digest of the file of a detector that is the user's own, so that a change of it is noticed."""
-    module = sys.modules.get(type(detector).__module__)
-    file = getattr(module, "__file__", None)
-    if file is None or type(detector).__module__.startswith("outfield."):
+    module = type(detector).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.startswith("outfield."):
         return None
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
@@ -235,16 +231,6 @@ def _checkpoint(fits: Iterable[Entry]) -> Entry:
     entries = list(fits)
     about = {name: entries[0].about[name] for name in ("backbone", "detector")}
     return Entry("checkpoint", about, {"fits": [entry.digest for entry in entries]})
-
-
-def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
-    """Means over the OOD sets of one detector's records on one backbone, seed by seed."""
-    found = []
-    for backbone, detector, seed in dict.fromkeys((one.backbone, one.detector, one.seed) for one in records):
-        mine = [record for record in records if record.seed == seed]
-        fpr95, auroc = (statistics.fmean(getattr(record, metric) for record in mine) for metric in ("fpr95", "auroc"))
-        found.append(LowData(fraction, backbone, detector, seed, fpr95, auroc))
-    return found
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:

@@ -25,10 +25,10 @@ from outfield.benchmark.summary import (
     Printed,
     PrintedTable,
     Summary,
+    by_backbone,
     by_fit,
     paper_columns,
     summarise,
-    value,
 )
 from outfield.images import title
 
@@ -41,18 +41,16 @@ def _read_tables() -> dict[str, PrintedTable]:
         return Printed(fpr95[0] if fpr95 else None, auroc)
 
     tables: dict[str, PrintedTable] = {}
-    for block in files(__package__).joinpath("published.txt").read_text(encoding="utf-8").strip().split("\n\n"):
-        head, *lines = block.splitlines()
-        title, _, columns = head.partition(": ")
-        rows = [line.split("|") for line in lines]
-        names = columns.split(" | ")
-        tables[title] = {name.strip(): dict(zip(names, map(printed, cells), strict=True)) for name, *cells in rows}
+    for block in files(__package__).joinpath("published.txt").read_text(encoding="utf-8").split("\n\n"):
+        title, _, lines = block.partition(": ")
+        names, *rows = ([cell.strip() for cell in line.split("|")] for line in lines.splitlines())
+        tables[title] = {name: dict(zip(names, map(printed, cells), strict=True)) for name, *cells in rows}
     return tables
 
 
 _TABLES = _read_tables()
 BY_LEVEL = {name: _TABLES[f"levels {name}"] for name in ("cifar10", "cifar100")}
-BY_SET = {name: _TABLES[f"sets {name}"] for name in ("cifar10", "cifar100")}
+BY_SET = {name: _TABLES[f"sets {name}"] for name in BY_LEVEL}
 """The detailed tables of the appendix, by ID set; the average is the mean of the six sets."""
 OPENOOD = {name: _TABLES[f"levels {name}"] for name in ("openood-cifar10", "openood-cifar100")}
 
@@ -96,8 +94,8 @@ def published_beside(protocol: Protocol, detectors: Iterable[str] = ()) -> Publi
         return Published("OpenOOD", "OpenOOD", reference, OPENOOD[protocol.key], (OPENOOD_NOTE,))
     by_set, by_level = BY_SET.get(protocol.key, {}), BY_LEVEL.get(protocol.key, {})
     rows = {name: {**by_set.get(name, {}), **by_level.get(name, {})} for name in {**by_set, **by_level}}
-    shown, remarks = {*detectors}, REMARKS.get(protocol.key, {})
-    notes = tuple(text for name, text in remarks.items() if name in shown)
+    shown = {*detectors}
+    notes = tuple(text for name, text in REMARKS.get(protocol.key, {}).items() if name in shown)
     return Published("paper", "the paper", "Lafon, Rambour & Thome 2022", rows, notes)
 
 
@@ -153,13 +151,13 @@ class _Test:
     each: bool = False
 
 
-def _on_par(detector: str, other: str | None, column: str, metrics: Sequence[str] = METRICS) -> list[_Test]:
-    return [_Test(column, m, detector, other, "on par with {other}'s", least=-MARGIN[m]) for m in metrics]
+def _on_par(detector: str, other: str | None, column: str) -> list[_Test]:
+    return [_Test(column, m, detector, other, "on par with {other}'s", least=-MARGIN[m]) for m in METRICS]
 
 
 def _best(detector: str, column: str) -> list[_Test]:
     lowest = _Test(column, "fpr95", detector, None, "the lowest (next: {other})", least=0)
-    return [lowest, *_on_par(detector, None, column, ["auroc"])]
+    return [lowest, _on_par(detector, None, column)[1]]
 
 
 def _better(other: str, column: str) -> list[_Test]:
@@ -234,14 +232,8 @@ def _checked(test: _Test, sets: Sequence[str], fits: Mapping[str, Fits], means: 
     other = test.other or best((name for name in COMPARED if name != test.detector), key=mean)
     pairs = [(mean(test.detector), mean(other))]
     if test.each:
-        values: dict[str, list[float]] = {}
-        for (backbone, _), fit in fits[other].items():
-            values.setdefault(backbone, []).append(value(fit, sets, test.metric))
-        pairs = [
-            (value(fit, sets, test.metric), statistics.fmean(values[backbone]))
-            for (backbone, _), fit in fits[test.detector].items()
-            if backbone in values
-        ]
+        mine, theirs = (by_backbone(fits[name], sets, test.metric) for name in (test.detector, other))
+        pairs = [(one, statistics.fmean(theirs[name])) for name in mine if name in theirs for one in mine[name]]
     # Rounded where floating point would decide a comparison with a margin.
     sign = -1 if test.metric == "fpr95" else 1
     passed = sum(test.least <= round(sign * (found - against), 9) <= test.most for found, against in pairs)

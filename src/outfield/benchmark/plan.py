@@ -13,11 +13,10 @@ import numpy as np
 from outfield.backbone import Backbone, Odin
 from outfield.benchmark.protocol import TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import about_this_run, settings_of, without_paths
-from outfield.benchmark.result import BenchmarkRun, Key
+from outfield.benchmark.result import BenchmarkRun
 from outfield.config import construct_from_text, require, require_number
 from outfield.detectors import DETECTORS, KNN, LEAST, ODIN, Auto, Detector
 from outfield.errors import InputError, MissingFieldError, StorageError, UnknownNameError
-from outfield.extras import library
 from outfield.files import PathLike, read_record
 from outfield.images import ImageSource, find
 
@@ -44,10 +43,9 @@ def detectors_from_text(
     No names are those of :func:`default_detectors`; "all" stands for every detector, those first. Settings go by detector, then
     by name: ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
     """
-    default = ("Auto", *ROWS)
-    listed = list(names or default)
-    everyone = (*default, *DETECTORS) if "all" in listed else ()
-    chosen = list(dict.fromkeys((*(name for name in listed if name != "all"), *everyone)))
+    listed = list(names or ("Auto", *ROWS))
+    listed += ["Auto", *ROWS, *DETECTORS] * ("all" in listed)
+    chosen = [name for name in dict.fromkeys(listed) if name != "all"]
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
     if idle := [name for name in settings if name not in chosen]:
         raise InputError(f"there are settings of {', '.join(idle)}, but only {', '.join(chosen)} are to run")
@@ -97,13 +95,12 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
 
 def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
     """ODIN's, at the temperature of the detector that scores it; None where none does."""
-    if not any("odin_logits" in detector.needs_to_score for detector in detectors.values()):
-        return None
     found = {name: detector.temperature for name, detector in detectors.items() if isinstance(detector, ODIN)}
     if len({*found.values()}) > 1:
         shown = ", ".join(f"{value:g} ({name})" for name, value in found.items())
         raise InputError(f"ODIN's temperatures are {shown}; a run perturbs images at one, so run each on its own")
-    return Odin(next(iter(found.values()))) if found else Odin()
+    needed = any("odin_logits" in detector.needs_to_score for detector in detectors.values())
+    return Odin(next(iter(found.values()), Odin().temperature)) if needed else None
 
 
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
@@ -123,17 +120,9 @@ def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing
 
 
 def empty_run(
-    protocol: Protocol,
-    detectors: Mapping[str, Detector],
-    seeds: list[int],
-    fractions: Sequence[float],
-    device: str,
-    layout: bool,
-    given: Iterable[Key] = (),
+    protocol: Protocol, detectors: Mapping[str, Detector], seeds: list[int], fractions: list[float], device: str
 ) -> BenchmarkRun:
     """A run without results whose provenance says what is about to happen."""
-    if layout:
-        library("sklearn", "report")  # found to be missing before the work, not after it
     if not detectors:
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))
@@ -142,10 +131,8 @@ def empty_run(
     run.provenance |= {"protocol": sets, "seeds": seeds, "backbones": {}}
     if fractions:
         run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
-    run.provenance["detectors"] = {}
-    for name, detector in detectors.items():
-        backbones = sorted({key.backbone for key in given if key.detector == name})
-        run.provenance["detectors"][name] = {"settings": settings_of(detector), "given": backbones}
+    about = {name: {"settings": settings_of(one), "given": []} for name, one in detectors.items()}
+    run.provenance["detectors"] = about
     return run
 
 
@@ -160,8 +147,7 @@ def find_images(
             raise InputError(f"{what}; with_ood adds one")
         absent = {part: part for part in wanted if part not in data}
         return {part: data[part] for part in wanted if part in data}, absent
-    images: dict[str, ImageSource] = {}
-    problems: dict[str, str] = {}
+    images, problems = {}, {}
     for part, (name, split) in wanted.items():
         try:
             images[part] = find(name, split, data, download)
@@ -190,8 +176,7 @@ def open_backbones(backbones: Sequence[str | Backbone], device: str) -> dict[str
     opened = {name: Backbone.open(one, device) if isinstance(one, str) else one for name, one in named}
     prints: dict[str, str] = {}
     for name, backbone in opened.items():
-        twin = prints.setdefault(backbone.fingerprint(), name)
-        if twin != name:
+        if (twin := prints.setdefault(backbone.fingerprint(), name)) != name:
             raise InputError(f"{twin} and {name} are the same backbone; a spread over backbones needs different ones")
     return opened
 
@@ -227,5 +212,4 @@ def notes_of(backbone: str | Backbone) -> dict[str, Any]:
     if not isinstance(backbone, str) or not os.path.isfile(backbone):
         return {}
     header, _ = read_record(backbone, "classifier")
-    found: dict[str, Any] = without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)})
-    return found
+    return dict(without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)}))

@@ -68,8 +68,8 @@ def _git(folder: Path, *command: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Of Python, Outfield, the libraries that numbers depend on, and CUDA; None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "outfield": __version__}
-    return found | {name: version_of(name) for name in LIBRARIES} | {"cuda": torch.version.cuda}
+    libraries = {name: version_of(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), "outfield": __version__, **libraries, "cuda": torch.version.cuda}
 
 
 def version_of(library: str) -> str | None:
@@ -103,7 +103,7 @@ def without_paths(value: Any) -> Any:
     {'data': 'cifar10.npz', 'share': '1/2', 'spec': 'timm:resnet18@w.safetensors'}
     """
     if isinstance(value, str):
-        return _ABSOLUTE.sub(lambda match: _last_part(match[0]), value)
+        return _ABSOLUTE.sub(_last_part, value)
     if isinstance(value, Mapping):
         return {without_paths(key): without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -111,8 +111,8 @@ def without_paths(value: Any) -> Any:
     return value
 
 
-def _last_part(path: str) -> str:
-    path = path.rstrip("/\\")
+def _last_part(found: re.Match[str]) -> str:
+    path = found[0].rstrip("/\\")
     return "~" if path == str(Path.home()) else re.split(r"[/\\]", path)[-1]  # the last part of home is the user's name
 
 

@@ -63,9 +63,14 @@ class Result:
     def of(cls, key: Key, ood: str, level: str, scores_id: Any, scores_ood: Any) -> Result:
         """All metrics of scores (N,) of the ID test set against those (M,) of an OOD set."""
         found = Separation(scores_id, scores_ood)
-        names = ("fpr95", "auroc", "aupr_in", "aupr_out", "id_rejected_at_95_ood_recall")
-        metrics = {name: getattr(found, name)() for name in names}
-        return cls(**asdict(key), ood=ood, level=level, **metrics, n_id=len(scores_id), n_ood=len(scores_ood))
+        metrics = (
+            found.fpr95(),
+            found.auroc(),
+            found.aupr_in(),
+            found.aupr_out(),
+            found.id_rejected_at_95_ood_recall(),
+        )
+        return cls(key.backbone, key.detector, key.seed, ood, level, *metrics, len(scores_id), len(scores_ood))
 
 
 Record = Result
@@ -120,14 +125,13 @@ def risk_curves(scores_id: Any, wrong: np.ndarray, scores_ood: Mapping[str, Any]
 
     The OOD sets weigh the same, however many samples they have.
     """
-    known = np.asarray(scores_id, np.float64)
-    others = [np.asarray(one, np.float64) for one in scores_ood.values()]
+    known, *others = (np.asarray(one, np.float64) for one in (scores_id, *scores_ood.values()))
+    alone = RiskCoverage(known, wrong)
     if not others:
-        return RiskCoverage(known, wrong), None
+        return alone, None
     weights = [np.full(len(known), 1 / len(known)), *(np.full(len(one), 1 / len(one) / len(others)) for one in others)]
     bad = np.concatenate([wrong, *(np.ones(len(one), bool) for one in others)])
-    both = RiskCoverage(np.concatenate([known, *others]), bad, np.concatenate(weights))
-    return RiskCoverage(known, wrong), both
+    return alone, RiskCoverage(np.concatenate([known, *others]), bad, np.concatenate(weights))
 
 
 @dataclass(frozen=True)
@@ -202,8 +206,8 @@ class BenchmarkRun:
 
     def __repr__(self) -> str:
         """One line: the ID set, and how many of everything there are."""
-        words = {"detector": "detector", "ood": "OOD set", "backbone": "backbone"}
-        counts = [counted(len({getattr(one, name) for one in self.records}), word) for name, word in words.items()]
+        words = (("detector", "detector"), ("ood", "OOD set"), ("backbone", "backbone"))
+        counts = [counted(len({getattr(one, name) for one in self.records}), word) for name, word in words]
         return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {counted(len(self.records), 'record')})"
 
     @property
@@ -224,7 +228,7 @@ class BenchmarkRun:
         """Risk and coverage of each detector's scores as a ranking of answers, on the first backbone and seed that it has."""
         found: dict[str, RiskCurves] = {}
         for key, scores in self.scores.items():
-            if key.detector not in found and key.backbone in self.wrong and self.protocol.id in scores:
+            if key.detector not in found and key.backbone in self.wrong:
                 ood = {name: scores[name] for name in self.protocol.ood if name in scores}
                 found[key.detector] = risk_curves(scores[self.protocol.id], self.wrong[key.backbone], ood)
         return found
@@ -294,8 +298,8 @@ def load_run(path: PathLike) -> BenchmarkRun:
         for number, key in enumerate(header["scores"]):
             tensors = found.part(f"scores.{number}").tensors
             run.scores[Key(**key)] = {name: value.numpy() for name, value in tensors.items()}
-        for number, view in enumerate(header["views"]):
-            run.layouts.append(Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors)))
+        views = enumerate(header["views"])
+        run.layouts = [Layout.from_record(FileRecord(one, found.part(f"view.{n}").tensors)) for n, one in views]
         run.histories = {Key(**key): History(**history) for key, history in header["histories"]}
         run.accuracies, run.provenance = header["accuracies"], header["provenance"]
         answers = enumerate(header.get("answers", ()))  # of later runs than files of 0.1 hold

@@ -20,6 +20,7 @@ from outfield.benchmark.sets import ExtractedSets, Say, Sets, split_features, sp
 from outfield.config import to_plain
 from outfield.detectors import AUTO, CHOICES, Detector, Rows, ViewsChoice, choose_views, lacking
 from outfield.errors import InputError, MissingFieldError
+from outfield.extras import library
 from outfield.features import FeatureSet, FeatureSource
 from outfield.files import PathLike, Record, as_path, fingerprint
 from outfield.images import ImageSource
@@ -94,7 +95,7 @@ def run_benchmark(
     images, levels = split_images(images, count, chosen.values(), seen)
     plan.check_logits(opened, chosen)
     cache = Cache(as_path(out, "out") / CACHE, machine(device)["device"])
-    run = plan.empty_run(protocol, chosen, numbers, shares, device, layout)
+    run = plan.empty_run(protocol, chosen, numbers, shares, device)
     say(f"reading {counted(len(images), 'set')} of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
@@ -103,19 +104,16 @@ def run_benchmark(
     if averaged is None or len(averaged) > 1:
         run.provenance["views"] = {} if averaged is None else str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
-    fields = plan.fields_needed(chosen.values())
+    fields, one = plan.fields_needed(chosen.values()), Views.of(None)
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        views_now = averaged or Views.of(None)
-        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, views_now)
+        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, averaged or one)
         if averaged is None:
             found = _chosen_views(sets, device)
             say(f"{name}: views {found}")
             run.provenance["views"][name] = str(found)
             sets = replace(sets, views=Views.of(found.views))
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **plan.notes_of(given)}
-        fits = BackboneFits(name, sets, run, cache, device, say)
-        fits.fill(chosen, numbers, {}, layout)
-        fits.add_fractions(chosen, numbers, shares)
+        BackboneFits(name, sets, run, cache, device, say).fill(chosen, numbers, {}, layout, shares)
     run.provenance["stages"] = cache.summary()
     return run
 
@@ -128,9 +126,13 @@ def _tell_held_out(run: BenchmarkRun, count: int, what: str, say: Say) -> None:
 
 
 def _layout(layout: bool, view: bool | None) -> bool:
+    """Whether to lay features out; the library for it is found to be missing before the work, not after it."""
     if view is not None:
         warnings.warn("view is called layout now", DeprecationWarning, stacklevel=3)
-    return layout if view is None else view
+        layout = view
+    if layout:
+        library("sklearn", "report")
+    return layout
 
 
 def _chosen_views(sets: ExtractedSets, device: str) -> ViewsChoice:
@@ -143,15 +145,13 @@ def _chosen_views(sets: ExtractedSets, device: str) -> ViewsChoice:
         some = tried[views]
         return Rows(some[TRAIN], some[HELD_OUT], some.stand_ins())
 
-    depends = {views: [some.identity(part, sets.fields) for part in seen] for views, some in tried.items()}
-    entry = Entry("views", {"backbone": sets.name}, depends)
-
     def work() -> Record:
         choice = choose_views(rows_of, device)
         losses = torch.tensor([*choice.losses.values()], dtype=torch.float64)
         return Record({"views": choice.views, "tried": [*choice.losses]}, {"losses": losses})
 
-    header, tensors = sets.cache.record(entry, work)
+    depends = {views: [some.identity(part, sets.fields) for part in seen] for views, some in tried.items()}
+    header, tensors = sets.cache.record(Entry("views", {"backbone": sets.name}, depends), work)
     return ViewsChoice(header["views"], dict(zip(header["tried"], tensors["losses"].tolist(), strict=True)))
 
 
@@ -205,22 +205,23 @@ def benchmark_features(
             raise InputError(f"fitted has a detector for {key.backbone!r}; there are {', '.join(sets_by_backbone)}")
     ready = {(key.backbone, key.detector) for key in given}
     to_fit = {backbone: [name for name in chosen if (backbone, name) not in ready] for backbone in sets_by_backbone}
-    lacks: dict[str, list[str]] = {}
-    for backbone, sets in sets_by_backbone.items():
-        for name in (*([TRAIN] if to_fit[backbone] else []), TEST, *protocol.ood):
-            if name not in sets:
-                lacks.setdefault(name, []).append(backbone)
-    problems = {name: f"{name} of {', '.join(those)}" for name, those in lacks.items()}
+    problems = {}
+    for name in (TRAIN, TEST, *protocol.ood):
+        needing = [backbone for backbone in sets_by_backbone if name != TRAIN or to_fit[backbone]]
+        if lacks := [backbone for backbone in needing if name not in sets_by_backbone[backbone]]:
+            problems[name] = f"{name} of {', '.join(lacks)}"
     missing = plan.left_out_sets(protocol, problems, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
-    used: dict[str, dict[str, FeatureSource]] = {}
+    used = {}
     for backbone, sets in sets_by_backbone.items():
         there = {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets}
         count = plan.held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))
         used[backbone] = split_features(there, count)
         _check_fields(backbone, used[backbone], chosen, to_fit[backbone])
     numbers, shares = plan.checked_seeds(seeds), plan.checked_fractions(fractions)
-    run = plan.empty_run(protocol, chosen, numbers, shares, device, layout, given)
+    run = plan.empty_run(protocol, chosen, numbers, shares, device)
+    for name in chosen:
+        run.provenance["detectors"][name]["given"] = sorted(backbone for backbone, one in ready if one == name)
     cache = Cache(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
     held = max(len(sets[TEST]) - len(used[name][TEST]) for name, sets in sets_by_backbone.items())
@@ -228,8 +229,7 @@ def benchmark_features(
     run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
         fits = BackboneFits(backbone, Sets(sets, present), run, cache, device, say)
-        fits.fill(chosen, numbers, given, layout)
-        fits.add_fractions({name: chosen[name] for name in to_fit[backbone]}, numbers, shares)
+        fits.fill(chosen, numbers, given, layout, shares)
         run.provenance["data"][backbone] = {part: _about(rows) for part, rows in sets.items()}
     run.provenance["stages"] = cache.summary()
     return run

@@ -35,7 +35,6 @@ Say = Callable[[str], None]  # told what is being done
 STAND_IN = "stand-in "  # what the names of stand-ins begin with among a backbone's sets
 KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odin logits"}
 """Kinds of the files that extraction leaves, by kind of entry: all but the first are asked for by few detectors."""
-ROWS_AT_ONCE = 8192
 
 
 class Sets:
@@ -54,9 +53,8 @@ class Sets:
 
     def stand_ins(self) -> StandIns[FeatureSource]:
         """The stand-ins by kind."""
-        kinds = {name.removeprefix(STAND_IN): name for name in self.levels}
-        sets = {kind: self[name] for kind, name in kinds.items()}
-        return StandIns(sets, {kind: self.levels[name] for kind, name in kinds.items()})
+        levels = {name.removeprefix(STAND_IN): level for name, level in self.levels.items()}
+        return StandIns({kind: self[STAND_IN + kind] for kind in levels}, levels)
 
 
 class FractionOfSets(Sets):
@@ -69,10 +67,9 @@ class FractionOfSets(Sets):
     @cached_property
     def _train(self) -> FeatureSource:
         train = self._whole[TRAIN]
-        # One class where there are no labels.
-        labels = torch.zeros(len(train))
+        labels = torch.zeros(len(train))  # one class where there are no labels
         if "labels" in train.shapes:
-            labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+            labels = torch.cat([piece["labels"] for piece in train.batches(8192, ["labels"])])
         return Part(train, rows_of(labels, self._fraction))
 
     def __getitem__(self, name: str) -> FeatureSource:
@@ -105,12 +102,11 @@ def split_images(
     """Images with some held out, and the level of each set of stand-ins (but kinds ``seen``), if a detector chooses by them."""
     if not count:
         return dict(images), {}
-    judged, held_out = split(len(images[TEST]), count)
-    kept = part_of(images[TEST], held_out)
-    found = {**images, TEST: part_of(images[TEST], judged), HELD_OUT: kept}
+    judged, held_out = (part_of(images[TEST], rows) for rows in split(len(images[TEST]), count))
+    found = {**images, TEST: judged, HELD_OUT: held_out}
     if not any(one.uses_stand_ins for one in detectors):
         return found, {}
-    made = stand_ins(kept, seed=SEED, seen=seen)
+    made = stand_ins(held_out, seed=SEED, seen=seen)
     levels = {STAND_IN + name: level for name, level in made.levels.items()}
     return found | {STAND_IN + name: one for name, one in made.items()}, levels
 
@@ -157,8 +153,7 @@ class ExtractedSets(Sets):
             own["blocks"] = {}
         if self.odin is not None and part != TRAIN and part not in self.levels:  # nothing is fitted on perturbed images
             own["odin"] = {"odin": to_plain(self.odin)}
-        about = {"backbone": self.name, "set": part}
-        return {kind: Entry(kind, about, shared | more) for kind, more in own.items()}
+        return {kind: Entry(kind, {"backbone": self.name, "set": part}, shared | more) for kind, more in own.items()}
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
         kept = self._entries[name].items()
@@ -169,10 +164,8 @@ class ExtractedSets(Sets):
         if name not in self._held:
             # All that no earlier run left, so that an image that cannot be read is found before the first long fit.
             for part, entries in self._entries.items():
-                if part not in self._held and not all(map(self.cache.has, entries.values())):
+                if part not in self._held and (part == name or not all(map(self.cache.kept, entries.values()))):
                     self._held[part] = self._hold(part)
-        if name not in self._held:
-            self._held[name] = self._hold(name)
         return self._held[name]
 
     def _hold(self, part: str) -> FeatureSet:
@@ -206,11 +199,11 @@ class ExtractedSets(Sets):
 def _by_kind(found: FeatureSet) -> dict[str, Record]:
     """The fields of a set and what it says of them, by the kind of entry that keeps them."""
     homes = {name: kind for kind in KINDS for name in made_by(kind)}
-    made = {}
-    for kind in KINDS:
-        about = {name: text for name, text in found.about.items() if homes.get(name, "features") == kind}
-        tensors = {name: value for name, value in found.tensors().items() if homes.get(name, "features") == kind}
-        made[kind] = Record({"about": about} if about else {}, tensors)
+    made = {kind: Record({}, {}) for kind in KINDS}
+    for name, value in found.tensors().items():
+        made[homes.get(name, "features")].tensors[name] = value
+    for name, text in found.about.items():
+        made[homes.get(name, "features")].header.setdefault("about", {})[name] = text
     return made
 
 

@@ -29,14 +29,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from outfield.benchmark.protocol import AVERAGE, PROTOCOLS, Protocol
-from outfield.benchmark.result import BenchmarkRun, Key, LowData, Result
+from outfield.benchmark.result import BenchmarkRun, LowData, Result
 from outfield.config import require_number
 from outfield.errors import InputError, UnknownNameError
 from outfield.scores import as_scores, rank
@@ -88,11 +88,10 @@ def present(records: Iterable[Result], protocol: Protocol) -> tuple[str, ...]:
 
 def level_columns(records: Sequence[Result], protocol: Protocol) -> dict[str, tuple[str, ...]]:
     """Near, mid, far and the average, over the sets that are there; a level without any is left out."""
-    return columns_by_level(present(records, protocol), protocol)
+    return _columns_by_level(present(records, protocol), protocol)
 
 
-def columns_by_level(sets: Sequence[str], protocol: Protocol) -> dict[str, tuple[str, ...]]:
-    """Of these sets, those of each level that has any, and all."""
+def _columns_by_level(sets: Sequence[str], protocol: Protocol) -> dict[str, tuple[str, ...]]:
     levels = {level: tuple(name for name in names if name in sets) for level, names in protocol.levels.items()}
     return {level: names for level, names in levels.items() if names} | {AVERAGE: tuple(sets)}
 
@@ -118,9 +117,10 @@ def published(rows: PrintedTable, columns: Columns, protocol: Protocol) -> dict[
             if column in cells and {*sets} == {*theirs.get(column, (column,))}:
                 found[name][column] = Printed(*cells[column])
             elif all(ood in cells for ood in sets):
-                fpr95 = [value for value in (cells[ood][0] for ood in sets) if value is not None]
-                mean = statistics.fmean(fpr95) if len(fpr95) == len(sets) else None
-                found[name][column] = Printed(mean, statistics.fmean(cells[ood][1] for ood in sets))
+                fpr95, auroc = zip(*(cells[ood] for ood in sets), strict=True)
+                found[name][column] = Printed(
+                    None if None in fpr95 else statistics.fmean(fpr95), statistics.fmean(auroc)
+                )
     return found
 
 
@@ -145,22 +145,20 @@ def by_fit(records: Iterable[Result]) -> dict[str, Fits]:
     return found
 
 
-def value(fit: Mapping[str, Result], sets: Sequence[str], metric: str) -> float:
-    """x_bs: a metric's mean over sets, of one fitted detector's records by OOD set."""
-    return statistics.fmean(getattr(fit[name], metric) for name in sets)
+def by_backbone(fits: Fits, sets: Sequence[str], metric: str) -> dict[str, list[float]]:
+    """x_bs by b: a metric's mean over sets, of each fitted detector."""
+    values: dict[str, list[float]] = {}
+    for (backbone, _), fit in fits.items():
+        values.setdefault(backbone, []).append(statistics.fmean(getattr(fit[name], metric) for name in sets))
+    return values
 
 
 def _spread(fits: Fits, sets: Sequence[str], metric: str) -> Spread:
-    values: dict[str, list[float]] = {}
-    for (backbone, _), fit in fits.items():
-        values.setdefault(backbone, []).append(value(fit, sets, metric))
-    means = [statistics.fmean(of_backbone) for of_backbone in values.values()]
-    variances = [statistics.variance(of_backbone) for of_backbone in values.values() if len(of_backbone) > 1]
-    return Spread(
-        mean=statistics.fmean(means),
-        over_seeds=math.sqrt(statistics.fmean(variances)) if variances else None,
-        over_backbones=statistics.stdev(means) if len(means) > 1 else None,
-    )
+    values = by_backbone(fits, sets, metric).values()
+    means = [*map(statistics.fmean, values)]
+    variances = [statistics.variance(of_backbone) for of_backbone in values if len(of_backbone) > 1]
+    over_seeds = math.sqrt(statistics.fmean(variances)) if variances else None
+    return Spread(statistics.fmean(means), over_seeds, statistics.stdev(means) if len(means) > 1 else None)
 
 
 def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, LowData]]:
@@ -169,11 +167,8 @@ def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, LowData]]:
     for name, fraction in sorted({(one.detector, one.fraction) for one in run.low_data}):
         mine = [one for one in run.low_data if (one.detector, one.fraction) == (name, fraction)]
         reason = next((one.reason for one in mine if one.reason), "")
-        backbones = [[one for one in mine if one.backbone == each] for each in {one.backbone for one in mine}]
-        means = {
-            metric: statistics.fmean(statistics.fmean(getattr(one, metric) for one in those) for those in backbones)
-            for metric in ([] if reason else METRICS)
-        }
+        fits: Any = {(one.backbone, one.seed): {"": one} for one in mine}
+        means = {} if reason else {metric: _spread(fits, [""], metric).mean for metric in METRICS}
         found[name][fraction] = LowData(fraction, "", name, None, **means, reason=reason)
     return found
 
@@ -232,15 +227,14 @@ def compare(
     require_number("resamples", resamples, least=1, whole=True)
     require_number("coverage", coverage, above=0, most=1)
     require_number("seed", seed, least=0, whole=True)
-    names = [first, *others]
-    known = list(dict.fromkeys(key.detector for key in run.scores))
-    if unknown := [name for name in names if name not in known]:
-        there = f"there are {', '.join(known)}" if known else "it has no scores at all"
-        raise UnknownNameError(f"the run has no scores of a detector {unknown[0]!r}; {there}")
+    known = dict.fromkeys(key.detector for key in run.scores)
+    for name in (first, *others):
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "it has no scores at all"
+            raise UnknownNameError(f"the run has no scores of a detector {name!r}; {there}")
     if first in others:
         raise InputError(f"{first} cannot be compared with itself; name another detector")
-    scores = {key: mine for key, mine in run.scores.items() if key.detector in names}
-    values = _resampled(run, scores, resamples, seed)
+    values = _resampled(run, {first, *others}, resamples, seed)
     return [_comparison(run, first, other, values, coverage, seed) for other in others]
 
 
@@ -248,41 +242,29 @@ Values = dict[tuple[str, str], dict[str, np.ndarray]]
 """By detector and backbone, then by OOD set: FPR95 and AUROC (1 + R, 2), means over seeds; the first of all rows."""
 
 
-def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resamples: int, seed: int) -> Values:
-    """The metrics of every detector on every backbone, of all rows and of the resamples."""
-    of_id = run.protocol.id
-    sizes = {key: _sizes(run, key, mine) for key, mine in scores.items()}
+def _resampled(run: BenchmarkRun, detectors: Collection[str], resamples: int, seed: int) -> Values:
+    """The metrics of these detectors on every backbone, of all rows and of the resamples."""
+    of_id, ood = run.protocol.id, run.protocol.ood
+    scores = {key: mine for key, mine in run.scores.items() if key.detector in detectors}
+    sizes = {key: {name: len(mine[name]) for name in (of_id, *ood) if name in mine} for key, mine in scores.items()}
     for (key, mine), (other, theirs) in itertools.combinations(sizes.items(), 2):
         if key.backbone == other.backbone and any(mine[name] != theirs[name] for name in mine.keys() & theirs):
             names = f"{key.detector} and {other.detector}"
             raise InputError(f"{names} were not scored on the same rows of {key.backbone}: {mine} and {theirs}")
-    ready = {
-        key: SortedScores(found[of_id], {name: found[name] for name in sizes[key] if name != of_id})
-        for key, found in scores.items()
-    }
+    ready = {key: SortedScores(mine[of_id], {n: mine[n] for n in ood if n in mine}) for key, mine in scores.items()}
     sets = {(name, n): n for mine in sizes.values() for name, n in mine.items()}
     whole = {one: np.ones((n, 1), np.int32) for one, n in sets.items()}
-    parts: dict[Key, list[dict[str, np.ndarray]]] = {key: [] for key in ready}
+    drawn: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
     for counts in itertools.chain([whole], counts_of_resamples(sets, resamples, seed)):
+        seeds: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
         for key, one in ready.items():
-            drawn = {name: counts[name, n] for name, n in sizes[key].items()}
-            parts[key].append(one.metrics(drawn[of_id], drawn))
-    fits: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-    for key, drawn_parts in parts.items():
-        whole_fit = {name: np.concatenate([part[name] for part in drawn_parts]) for name in drawn_parts[0]}
-        fits.setdefault((key.detector, key.backbone), []).append(whole_fit)
-    # Means over seeds, for the sets that all seeds have.
-    return {
-        pair: {name: np.mean([one[name] for one in seeds], 0) for name in set.intersection(*map(set, seeds))}
-        for pair, seeds in fits.items()
-    }
-
-
-def _sizes(run: BenchmarkRun, key: Key, scores: Mapping[str, Any]) -> dict[str, int]:
-    """Rows of the ID test set and of each OOD set of the protocol that was scored."""
-    if run.protocol.id not in scores:
-        raise InputError(f"there are no scores of {run.protocol.id}, the ID set, by {key.detector} on {key.backbone}")
-    return {name: len(scores[name]) for name in (run.protocol.id, *run.protocol.ood) if name in scores}
+            times = {name: counts[name, n] for name, n in sizes[key].items()}
+            seeds.setdefault((key.detector, key.backbone), []).append(one.metrics(times[of_id], times))
+        for pair, found in seeds.items():
+            parts = drawn.setdefault(pair, {})
+            for name in set.intersection(*map(set, found)):  # the sets that all seeds have
+                parts.setdefault(name, []).append(np.mean([fit[name] for fit in found], 0))
+    return {pair: {name: np.concatenate(some) for name, some in found.items()} for pair, found in drawn.items()}
 
 
 def _comparison(run: BenchmarkRun, first: str, second: str, values: Values, coverage: float, seed: int) -> Comparison:
@@ -293,24 +275,19 @@ def _comparison(run: BenchmarkRun, first: str, second: str, values: Values, cove
     shared = [ood for ood in run.protocol.ood if all(ood in one for pair in pairs for one in pair)]
     if not shared:
         raise InputError(f"{first} and {second} were not scored on the same OOD set; there is nothing to compare")
-    columns = {name: (name,) for name in shared} | columns_by_level(shared, run.protocol)
-    differences = {
-        column: np.stack([np.mean([one[ood] - two[ood] for ood in sets], 0) for one, two in pairs], 1)
-        for column, sets in columns.items()
-    }
-    by_metric = [
-        {column: _difference(delta[..., metric], coverage, seed) for column, delta in differences.items()}
-        for metric in (0, 1)
-    ]
-    return Comparison(first, second, tuple(backbones), *by_metric)
+    fpr95: dict[str, Difference] = {}
+    auroc: dict[str, Difference] = {}
+    for column, sets in ({name: (name,) for name in shared} | _columns_by_level(shared, run.protocol)).items():
+        delta = np.stack([np.mean([one[ood] - two[ood] for ood in sets], 0) for one, two in pairs], 1)
+        fpr95[column], auroc[column] = (_difference(delta[..., metric], coverage, seed) for metric in (0, 1))
+    return Comparison(first, second, tuple(backbones), fpr95, auroc)
 
 
 def _difference(delta: np.ndarray, coverage: float, seed: int) -> Difference:
     """Of Δ on every backbone (1 + R, B), the first row of all samples."""
-    drawn = delta[1:]
-    backbones, over_backbones = drawn.shape[1], None
-    if backbones > 1:
-        chosen = np.random.default_rng([seed, 0]).integers(backbones, size=drawn.shape)
+    drawn, over_backbones = delta[1:], None
+    if drawn.shape[1] > 1:
+        chosen = np.random.default_rng([seed, 0]).integers(drawn.shape[1], size=drawn.shape)
         over_backbones = _interval(np.take_along_axis(drawn, chosen, 1).mean(1), coverage)
     return Difference(float(delta[0].mean()), _interval(drawn.mean(1), coverage), over_backbones)
 
@@ -342,15 +319,11 @@ def counts_of_resamples(sets: Mapping[Any, int], resamples: int, seed: int) -> I
     generators = {name: np.random.default_rng([seed, place]) for place, name in enumerate(sets, 1)}
     part = max(1, PART // sum(sets.values()))
     for start in range(0, resamples, part):
-        some = min(part, resamples - start)
-        yield {name: _counts(generators[name].integers(n, size=(some, n))) for name, n in sets.items()}
-
-
-def _counts(rows: np.ndarray) -> np.ndarray:
-    """How often each of the numbers 0 … N − 1 is in each of these draws (r, N), as (N, r)."""
-    some, n = rows.shape
-    apart = rows * some + np.arange(some)[:, None]
-    return np.bincount(apart.ravel(), minlength=some * n).reshape(n, some).astype(np.int32)
+        some, counts = min(part, resamples - start), {}
+        for name, n in sets.items():
+            apart = generators[name].integers(n, size=(some, n)) * some + np.arange(some)[:, None]
+            counts[name] = np.bincount(apart.ravel(), minlength=some * n).reshape(n, some).astype(np.int32)
+        yield counts
 
 
 class SortedScores:

@@ -50,7 +50,7 @@ def write_report(
 
     folder, theirs = as_path(folder, "folder"), beside(run.protocol, {record.detector for record in run.records})
     answers = risk_table(run.risks(), f"{title(run.protocol.id)}, ")
-    more = [table for table in (comparison_table(run), answers, fraction_table(run)) if table is not None]
+    more = [*filter(None, (comparison_table(run), answers, fraction_table(run)))]
     written = write_tables(run, folder, claims=claims, more=more)
     written += write_figures(run, folder / "figures", theirs.rows)
     shown = [*all_tables(run, claims=claims).values(), *more]
@@ -133,10 +133,8 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
         "paper": beside(run.protocol).reference, "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
     }  # fmt: skip
-    if risks := risk_figures(run.risks()):
-        body["risk"] = risks
-    if run.low_data:
-        body["low_data"] = [asdict(one) for one in run.low_data]
+    more = {"risk": risk_figures(run.risks()), "low_data": [asdict(one) for one in run.low_data]}
+    body |= {name: found for name, found in more.items() if found}
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -145,9 +143,9 @@ def _block_json(run: BenchmarkRun, block: Block) -> dict[str, Any]:
 
     def cell(detector: str, column: str) -> dict[str, Any]:
         mine, printed = cells[detector].get(column), block.printed.get(detector, {}).get(column)
-        figures = {} if printed is None else printed._asdict()
-        paper = {name: None if figure is None else round(figure / 100, 4) for name, figure in figures.items()} or None
-        return {"this_run": None if mine is None else asdict(mine), "paper": paper}
+        figures = () if printed is None else printed._asdict().items()
+        paper = {name: None if figure is None else round(figure / 100, 4) for name, figure in figures}
+        return {"this_run": None if mine is None else asdict(mine), "paper": paper or None}
 
     rows = {name: {column: cell(name, column) for column in block.columns} for name in block.detectors}
     return {"columns": {column: list(sets) for column, sets in block.columns.items()}, "detectors": rows}
@@ -167,7 +165,9 @@ def read_run(source: PathLike) -> BenchmarkRun:
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
             raise ValueError(f"it is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
-        records = [Result(**record) for record in body["records"]]
+        records, low_data = (
+            [Result(**one) for one in body["records"]],
+            [LowData(**one) for one in body.get("low_data", ())],
+        )
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
-        low_data = [LowData(**one) for one in body.get("low_data", ())]
         return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)

@@ -8,8 +8,8 @@ paper prints. Cells are "FPR95 / AUROC" in percent; the best means of a column a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outfield import benchmark
@@ -36,10 +36,7 @@ ABLATION = ("GaussianMixture", "EBM", OURS)
 TABLE_1 = tuple(name for name in benchmark.ROWS if name not in ABLATION or name == OURS)
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
-RIGHT = (
-    (0.99, 0.95),
-    (0.9, 0.8),
-)  # of accepted answers, in the table of risk and coverage: ID data alone, and with OOD data
+RIGHT = ((0.99, 0.95), (0.9, 0.8))  # of accepted answers, in the table of risk: ID data alone, and with OOD data
 RESAMPLES = 400  # enough for the one digit that is shown
 
 
@@ -49,7 +46,7 @@ class Block:
 
     name: str
     title: str
-    detectors: tuple[str, ...]
+    detectors: Sequence[str]
     columns: Columns
     printed: PrintedTable
     labels: Mapping[str, str]
@@ -66,32 +63,31 @@ def blocks(run: BenchmarkRun) -> list[Block]:
     ablation = [name for name in ABLATION if name in found]
     apart = ablation if len(ablation) > 1 else []
 
-    def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
-        printed = benchmark.published(theirs.rows, columns, protocol)
-        return Block(name, f"{title(protocol.id)} {words}", tuple(rows), columns, printed, labels, theirs.label)
-
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
         """The default, the paper's rows, then detectors that have none: those it knows, then one's own."""
-        others = [name for name in dict.fromkeys([*benchmark.ROWS, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
-        return [name for name in (DEFAULT, *rows, *others) if name in found]
+        order = dict.fromkeys([DEFAULT, *rows, *benchmark.ROWS, *found])
+        return [name for name in order if name in found and (name in rows or name not in elsewhere)]
 
     *first, last = [column for column in levels if column != AVERAGE]
     listed = f"{', '.join(first)} and {last}" if first else last
-    made = [
-        block("levels", f"against {listed} OOD", with_others(TABLE_1, apart), levels),
-        block("detailed", "against each OOD set", with_others(benchmark.COMPARED), sets),
-        block("ablation", "without parts of the method", apart, levels, parts),
-    ]
-    return [one for one in made if one.detectors]
+    made = (
+        ("levels", f"against {listed} OOD", with_others(TABLE_1, apart), levels, ours),
+        ("detailed", "against each OOD set", with_others(benchmark.COMPARED), sets, ours),
+        ("ablation", "without parts of the method", apart, levels, parts),
+    )
+    blocks = []
+    for name, words, rows, columns, labels in made:
+        printed = benchmark.published(theirs.rows, columns, protocol)
+        blocks.append(Block(name, f"{title(protocol.id)} {words}", rows, columns, printed, labels, theirs.label))
+    return [block for block in blocks if block.detectors]
 
 
 def tables(run: BenchmarkRun) -> dict[str, Table]:
     """Every table by name: "levels", "detailed", "ablation", then "backbone NAME" for each if there are several."""
+    backbones = dict.fromkeys(record.backbone for record in run.records)
+    several = backbones if len(backbones) > 1 else ()
     made = {block.name: table(block, run) for block in blocks(run)}
-    backbones = list(dict.fromkeys(record.backbone for record in run.records))
-    if len(backbones) > 1:
-        made |= {f"backbone {name}": backbone_table(run, name) for name in backbones}
-    return made
+    return made | {f"backbone {name}": backbone_table(run, name) for name in several}
 
 
 def all_tables(run: BenchmarkRun, *, claims: bool = True) -> dict[str, Table]:
@@ -102,28 +98,25 @@ def all_tables(run: BenchmarkRun, *, claims: bool = True) -> dict[str, Table]:
 
 def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
-    rows, best = _rows(block, benchmark.summarise(run.records, block.columns))
     where = f"{block.title}: {METRICS}, {_what_was_run(run, block.detectors)}"
-    notes = _notes(run, block, any(row[1] == block.whose for row in rows))
-    return Table(where, ["detector", "", *map(_heading, block.columns)], rows, 2, best, notes)
+    made = _filled(block, where, run.records)
+    return replace(made, notes=_notes(run, block, {row[1] for row in made.rows}))
 
 
 def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
     """All detectors on one backbone's features; its accuracy in the title."""
     records = [record for record in run.records if record.backbone == backbone]
-    names = tuple(dict.fromkeys(record.detector for record in records))
+    names = list(dict.fromkeys(record.detector for record in records))
     columns = benchmark.level_columns(records, run.protocol)
-    block = Block(backbone, "", names, columns, {}, {OURS: f"{OURS} (ours)"})
-    rows, best = _rows(block, benchmark.summarise(records, columns))
     accuracy = f" (accuracy {percent(run.accuracies[backbone])})" if backbone in run.accuracies else ""
     where = f"{title(run.protocol.id)}, backbone {backbone}{accuracy}: {METRICS}"
-    return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, notes_on_sets(run))
+    block = Block(backbone, "", names, columns, {}, {OURS: f"{OURS} (ours)"})
+    return replace(_filled(block, where, records), notes=notes_on_sets(run))
 
 
-def _rows(block: Block, cells: Mapping[str, Mapping[str, Cell]]) -> tuple[list[list[str]], Best]:
-    """Rows of text, and where the best means of each column stand."""
-    rows: list[list[str]] = []
-    means = []
+def _filled(block: Block, name: str, records: Sequence[Result]) -> Table:
+    """The table with its rows, but without notes."""
+    cells, rows, means = benchmark.summarise(records, block.columns), list[list[str]](), list[int]()
     for detector in block.detectors:
         mine, printed = cells[detector], block.printed.get(detector, {})
         means.append(len(rows))
@@ -133,10 +126,9 @@ def _rows(block: Block, cells: Mapping[str, Mapping[str, Cell]]) -> tuple[list[l
             OVER_BACKBONES: [_spreads(mine.get(column), "over_backbones") for column in block.columns],
             block.whose: [_printed(printed.get(column)) for column in block.columns],
         }
-        named = [[kind, *line] for kind, line in lines.items() if kind == THIS_RUN or any(line)]
-        label = block.labels.get(detector, detector)
-        rows += [[label if index == 0 else "", *line] for index, line in enumerate(named)]
-    return rows, _best(rows, means, 2)
+        rows += [["", kind, *line] for kind, line in lines.items() if kind == THIS_RUN or any(line)]
+        rows[means[-1]][0] = block.labels.get(detector, detector)
+    return Table(name, ["detector", "", *map(_heading, block.columns)], rows, 2, _best(rows, means, 2))
 
 
 def _best(rows: Sequence[Sequence[str]], among: Sequence[int], first: int) -> Best:
@@ -178,24 +170,23 @@ def _heading(column: str) -> str:
 def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
     """How many backbones and seeds stand behind a mean; the accuracies of the backbones."""
     shown = [record for record in run.records if record.detector in detectors]
-    backbones = list(dict.fromkeys(record.backbone for record in shown))
-    seeds = {record.seed for record in shown if record.seed is not None}
-    text = counted(len(backbones), "backbone")
+    backbones, seeds = dict.fromkeys(record.backbone for record in shown), {record.seed for record in shown} - {None}
     known = [in_percent(run.accuracies[name]) for name in backbones if name in run.accuracies]
-    text += f" (accuracy {', '.join(known)} %)" if known else ""
+    text = counted(len(backbones), "backbone") + (f" (accuracy {', '.join(known)} %)" if known else "")
     return text + (f", {counted(len(seeds), 'seed')} of each learned detector" if seeds else "")
 
 
-def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
+def _notes(run: BenchmarkRun, block: Block, kinds: Collection[str]) -> tuple[str, ...]:
+    """What is to be said of a table with rows of these kinds."""
+    printed = block.whose in kinds
     notes = list(notes_on_sets(run, printed))
-    shown = [record for record in run.records if record.detector in block.detectors]
-    if max(len({r.seed for r in shown} - {None}), len({r.backbone for r in shown})) > 1:
+    if OVER_SEEDS in kinds or OVER_BACKBONES in kinds:
         notes.append(
             f"{OVER_SEEDS}: standard deviation over seeds on one backbone, root mean square over backbones; {OVER_BACKBONES}: "
             "standard deviation over backbones of the mean over seeds. Both n − 1."
         )
     theirs = beside(run.protocol, block.detectors)
-    notes += [f"{theirs.label}: {theirs.reference}."] if printed else []
+    notes += [f"{theirs.label}: {theirs.reference}."] * printed
     if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
     return (*notes, *(theirs.notes if printed else ()))
@@ -213,7 +204,7 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     if added:
         notes.append(f"With {', '.join(added)}, not in {who}: it has no figure for a mean over more than its sets.")
     if absent and printed:
-        whose = f"{who[:1].upper()}{who[1:]}'s"
+        whose = f"{who[0].upper()}{who[1:]}'s"
         notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
     held = [f"{n:,} {what}" for what, n in run.provenance.get("held_out", {}).items() if what in ("images", "rows")]
     notes += [f"{n} of the ID test set only calibrate Auto and its like; no detector is judged on them." for n in held]
@@ -225,22 +216,22 @@ def origin(about: Mapping[str, Any]) -> str:
     """Where numbers come from in one line: version, commit, libraries, machine, time."""
     versions, machine = about.get("versions", {}), about.get("machine", {})
     words = [f"Outfield {versions.get('outfield', __version__)}"]
-    words += [benchmark.commit_in_words(about)] if about.get("commit") else []
+    words += [benchmark.commit_in_words(about)] * bool(about.get("commit"))
     words += [f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm") if versions.get(name)]
-    words += [str(machine.get("gpu") or f"{machine.get('cpus')} CPU cores")] if machine else []
-    return ", ".join([*words, *([str(about["started"])] if about.get("started") else [])])
+    words += [str(machine.get("gpu") or f"{machine.get('cpus')} CPU cores")] * bool(machine)
+    return ", ".join([*words, *filter(None, [about.get("started")])])
 
 
 def claims_table(run: BenchmarkRun) -> Table | None:
     """What the paper claims, what was compared, and whether it came out so; None where there is no claim to test."""
     rows = []
     for claim in benchmark.check_claims(run.records, run.protocol):
-        head = f"({claim.name}) {claim.statement}: {claim.verdict}"
-        lines = [[f"the run lacks {', '.join(claim.lacks)}", "", "", ""]] if claim.verdict == benchmark.UNTESTED else []
+        lines = [["", f"the run lacks {', '.join(claim.lacks)}", "", "", ""]] * bool(claim.lacks)
         for check in claim.checks:
             outcome = f"{check.passed} of {check.of}" if check.of > 1 else "yes" if check.passed else "no"
-            lines.append([check.what, in_percent(check.found), in_percent(check.against), outcome])
-        rows += [[head if index == 0 else "", *line] for index, line in enumerate(lines)]
+            lines.append(["", check.what, in_percent(check.found), in_percent(check.against), outcome])
+        lines[0][0] = f"({claim.name}) {claim.statement}: {claim.verdict}"
+        rows += lines
     header = ["claim", "what was compared", THIS_RUN, "against", "as claimed"]
     name = f"What the paper says of {title(run.protocol.id)}, and what this run finds (in percent)"
     points = {metric: 100 * margin for metric, margin in benchmark.MARGIN.items()}
@@ -255,17 +246,17 @@ def claims_table(run: BenchmarkRun) -> Table | None:
 def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
     """How the row with the lowest mean FPR95 differs from the others, in points; None without two of scores on the same rows."""
     best = best_row(run)
-    if best is None or not (others := _others(run, best)):
+    others = [name for name in dict.fromkeys(key.detector for key in run.scores) if name != best]
+    if best is None or not others:
         return None
     found = benchmark.compare(run, best, others, resamples=resamples)
-    columns = [column for column in (*LEVELS, AVERAGE) if any(column in one.fpr95 for one in found)]
+    columns = [column for column in (*LEVELS, AVERAGE) if column in found[0].fpr95]
     rows: list[list[str]] = []
     clear: set[tuple[int, int, int]] = set()
     for one in found:
-        for words, by_column in (("FPR95 ↓", one.fpr95), ("AUROC ↑", one.auroc)):
-            differences = [by_column.get(column) for column in columns]
-            clear |= {(len(rows), place, 0) for place, each in enumerate(differences, 2) if each and each.clear}
-            rows.append(["" if by_column is one.auroc else one.second, words, *map(_interval, differences)])
+        for label, words, by_column in ((one.second, "FPR95 ↓", one.fpr95), ("", "AUROC ↑", one.auroc)):
+            clear |= {(len(rows), place, 0) for place, column in enumerate(columns, 2) if by_column[column].clear}
+            rows.append([label, words, *(_interval(by_column[column]) for column in columns)])
     name = f"{title(run.protocol.id)}, {best} against the others: {best} less the other, in points of percent"
     several = max(len(one.backbones) for one in found)
     over = f"samples and over the {several} backbones (few make it too narrow)" if several > 1 else "samples"
@@ -282,21 +273,10 @@ def best_row(run: BenchmarkRun) -> str | None:
     cells = benchmark.summarise(run.records, {AVERAGE: benchmark.present(run.records, run.protocol)})
     scored = {key.detector for key in run.scores}
     means = {name: mine[AVERAGE].fpr95.mean for name, mine in cells.items() if AVERAGE in mine and name in scored}
-    return min(means, key=lambda name: means[name]) if means else None
+    return min(means, key=lambda name: means[name], default=None)
 
 
-def _others(run: BenchmarkRun, best: str) -> list[str]:
-    """Detectors that were scored on the same rows of the ID set and of some OOD set, on some backbone."""
-    sizes = {key: {name: len(values) for name, values in scores.items()} for key, scores in run.scores.items()}
-    mine = {key.backbone: found for key, found in sizes.items() if key.detector == best}
-    names = [key.detector for key, found in sizes.items() if key.detector != best and found == mine.get(key.backbone)]
-    odd = {key.detector for key, found in sizes.items() if found != mine.get(key.backbone, found)}
-    return [name for name in dict.fromkeys(names) if name not in odd]
-
-
-def _interval(difference: Difference | None) -> str:
-    if difference is None:
-        return ""
+def _interval(difference: Difference) -> str:
     low, high = difference.widest
     return f"{_points(difference.value)} [{_points(low)}, {_points(high)}]"
 
@@ -317,8 +297,9 @@ def fraction_table(run: BenchmarkRun) -> Table | None:
         return None
     fractions = sorted({fraction for mine in cells.values() for fraction in mine})
     rows = [[name, *(_fraction(mine.get(fraction)) for fraction in fractions)] for name, mine in cells.items()]
-    about = "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
-    notes = [about]
+    notes = [
+        "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
+    ]
     for name, mine in cells.items():
         if failed := [cell for cell in mine.values() if cell.reason]:
             shares = ", ".join(f"{100 * cell.fraction:g} %" for cell in failed)
@@ -351,8 +332,8 @@ def risk_table(risks: Mapping[str, RiskCurves], name: str = "") -> Table | None:
         return None
     shown = [[f"{100 * share:g} % right ↑" for share in shares] for shares in RIGHT]
     header = ["detector", "AURC ↓", "AUGRC ↓", *shown[0], "with OOD: AURC ↓", "AUGRC ↓", *shown[1]]
-    cells = {detector: [*map(in_percent, own.values())] for detector, own in risk_figures(risks).items()}
-    rows = [[detector, *own, *[""] * (len(header) - 1 - len(own))] for detector, own in cells.items()]
+    rows = [[detector, *map(in_percent, own.values())] for detector, own in risk_figures(risks).items()]
+    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
     notes = (
         "A detector's score ranks the answers of the classifier; the lowest are accepted first. 99 % right: the share of answers "
         "that can be accepted so that 99 % of these are right. With OOD: half of the inputs are OOD, of all sets in equal parts, "
@@ -368,16 +349,16 @@ def results_table(results: Sequence[Result]) -> Table:
     for name in dict.fromkeys(result.detector for result in results):
         mine = {result.ood: result for result in results if result.detector == name}
         pairs = [(mine[ood].fpr95, mine[ood].auroc) for ood in sets]
-        pairs += [tuple(map(statistics.mean, zip(*pairs, strict=True)))] if len(sets) > 1 else []
-        rows.append([name, *(_pair(*pair) for pair in pairs)])
-    return Table("FPR95 ↓ / AUROC ↑ (%)", ["detector", *sets, *(["mean"] if len(sets) > 1 else [])], rows)
+        mean = map(statistics.mean, zip(*pairs, strict=True))
+        rows.append([name, *(_pair(*pair) for pair in pairs), *[_pair(*mean)] * (len(sets) > 1)])
+    return Table("FPR95 ↓ / AUROC ↑ (%)", ["detector", *sets, *["mean"] * (len(sets) > 1)], rows)
 
 
 def full_table(results: Sequence[Result]) -> Table:
     """One row per detector and OOD set with every metric, in percent."""
-    metrics = {"fpr95": "FPR95 ↓", "auroc": "AUROC ↑", "aupr_in": "AUPR in ↑", "aupr_out": "AUPR out ↑"}
-    rows = [
-        [one.detector, one.ood, *(in_percent(getattr(one, metric)) for metric in metrics), f"{one.n_ood:,}"]
-        for one in results
-    ]
-    return Table("in percent", ["detector", "OOD set", *metrics.values(), "OOD samples"], rows, left=2)
+    header = ["detector", "OOD set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "OOD samples"]
+    rows = []
+    for one in results:
+        metrics = map(in_percent, (one.fpr95, one.auroc, one.aupr_in, one.aupr_out))
+        rows.append([one.detector, one.ood, *metrics, f"{one.n_ood:,}"])
+    return Table("in percent", header, rows, left=2)

@@ -16,15 +16,15 @@ from outfield.extras import library
 from outfield.files import PathLike, write_bytes
 from outfield.report.table import visible
 
-Figure: Any = library("matplotlib.figure", extra="report").Figure
-Line2D: Any = library("matplotlib.lines", extra="report").Line2D
-Text: Any = library("matplotlib.text", extra="report").Text
-Path: Any = library("matplotlib.path", extra="report").Path
-_patches, _ticker = library("matplotlib.patches", extra="report"), library("matplotlib.ticker", extra="report")
+Figure: Any = library("matplotlib.figure", "report").Figure
+Line2D: Any = library("matplotlib.lines", "report").Line2D
+Text: Any = library("matplotlib.text", "report").Text
+Path: Any = library("matplotlib.path", "report").Path
+_patches, _ticker = library("matplotlib.patches", "report"), library("matplotlib.ticker", "report")
 Patch, PathPatch = _patches.Patch, _patches.PathPatch
 MaxNLocator, MultipleLocator = _ticker.MaxNLocator, _ticker.MultipleLocator
-Colormap: Any = library("matplotlib.colors", extra="report").LinearSegmentedColormap
-RendererSVG: Any = library("matplotlib.backends.backend_svg", extra="report").RendererSVG
+Colormap: Any = library("matplotlib.colors", "report").LinearSegmentedColormap
+RendererSVG: Any = library("matplotlib.backends.backend_svg", "report").RendererSVG
 
 INK, MUTED = "#1d2433", "#6b7488"
 FAINT, RULE = "#dfe3ea", "#c4cad6"
@@ -66,8 +66,7 @@ def faint_grid(axes: Any, axis: str = "both") -> None:
 def frame(axes: Any) -> None:
     """A line all around, and no ticks: for maps and clouds of points."""
     axes.set(xticks=[], yticks=[])
-    for spine in axes.spines.values():
-        spine.set_visible(True)
+    axes.spines[:].set_visible(True)
 
 
 def finish(figure: Any) -> Any:
@@ -104,10 +103,9 @@ class _Letters(RendererSVG):  # type: ignore[misc]
 
 def svg_text(figure: Any, prefix: str = "figure") -> str:
     """A figure as SVG without a background; its ids begin with ``prefix``."""
-    figure = finish(figure)
-    figure.set_dpi(72)
-    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
-        patch.set_visible(False)
+    finish(figure).set_dpi(72)
+    for one in (figure, *figure.axes):
+        one.patch.set_visible(False)
     buffer = io.StringIO()
     size, about = figure.get_size_inches() * 72, dict.fromkeys(("Creator", "Date", "Format", "Type"))
     renderer = _Letters(*size, buffer, metadata=about, prefix=prefix)
@@ -138,12 +136,10 @@ def _tidy(key: str, value: str, prefix: str, colours: Mapping[str, str]) -> str:
         return _short_path(value)
     if key in ("x", "y", "width", "height", "transform"):
         return "" if value.startswith("rotate(-0 ") else _rounded(value)
-    if key == "id":
-        return value if prefix in value else ""
     if key == "style":
         value = re.sub(r"font-family:[^;]*;?\s*", "", value)
         return re.sub(r"#[0-9a-f]{6}\b", lambda match: colours.get(match[0], match[0]), value)
-    return value
+    return value if key != "id" or prefix in value else ""
 
 
 def _rounded(text: str) -> str:
@@ -156,10 +152,10 @@ def _short_path(path: str) -> str:
     >>> _short_path("M 10.04 20.06 \\nL 10.2 20.06 \\nM 1 2 L 30 40 z")
     'M10 20.1h0M1 2L30 40z'
     """
+
+    def dot(match: re.Match[str]) -> str:
+        near = abs(float(match[1]) - float(match[3])) < 1
+        return f"M{match[1]} {match[2]}h0" if near else match[0]
+
     path = re.sub(r"\s*([A-Za-z])\s*", r"\1", _rounded(" ".join(path.split())))
-    return re.sub(r"M([-\d.]+) ([-\d.]+)L(?=([-\d.]+) \2(?![\d.]))[-\d.]+ [-\d.]+(?=M|$)", _dot, path)
-
-
-def _dot(match: re.Match[str]) -> str:
-    near = abs(float(match[1]) - float(match[3])) < 1
-    return f"M{match[1]} {match[2]}h0" if near else match[0]
+    return re.sub(r"M([-\d.]+) ([-\d.]+)L(?=([-\d.]+) \2(?![\d.]))[-\d.]+ [-\d.]+(?=M|$)", dot, path)

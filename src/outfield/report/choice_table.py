@@ -16,9 +16,8 @@ def trials_table(choice: Choice) -> Table:
     header = ["members", "near-like", "far-like", "90–97 %", *["left out"] * unseen, *["real sets"] * real]
 
     def cells(trial: Trial) -> list[str]:
-        found = [in_percent(value) for value in (trial.near, trial.far, trial.loss)]
-        found += ["–" if trial.left_out is None else in_percent(trial.left_out)] if unseen else []
-        return [in_words(trial), *found, *([in_percent(real_mean(trial))] if real else [])]
+        found = [trial.near, trial.far, trial.loss, *[trial.left_out] * unseen, *([real_mean(trial)] if real else [])]
+        return [in_words(trial), *("–" if value is None else in_percent(value) for value in found)]
 
     others = [trial for trial in choice.trials if trial is not choice.chosen and len(trial.members) > 1]
     notes = ["90–97 %: the mean share of stand-ins that is accepted where 90, 93, 95 and 97 % of the ID rows are."]

@@ -19,17 +19,12 @@ SIGNS_OF_MARKDOWN = re.compile(r"([\\|*`<\[\]~${]|_(?![^\W_])|(?<![^\W_])_|&(?=#
 ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # to write backwards
 _NAMES = "textbackslash textasciitilde textasciicircum ldots"
 _SYMBOLS = "pm times leq geq cdot downarrow uparrow rightarrow"
-TEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row they would be arguments of the row's end before
-    **{sign: f"${sign}$" for sign in "<>|"},
-    **{sign: rf"\{name}{{}}" for sign, name in zip("\\~^…", _NAMES.split(), strict=True)},
-    **{sign: rf"$\{name}$" for sign, name in zip("±×≤≥·↓↑→", _SYMBOLS.split(), strict=True)},
-    "−": "$-$",
-    "–": "--",
-    "’": "'",
-    "�": "?",
-}
+TEX = {"−": "$-$", "–": "--", "’": "'", "�": "?"}
+TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+TEX |= {sign: f"{{{sign}}}" for sign in "[]*"}  # at the start of a row they would be arguments of the row's end before
+TEX |= {sign: f"${sign}$" for sign in "<>|"}
+TEX |= {sign: rf"\{name}{{}}" for sign, name in zip("\\~^…", _NAMES.split(), strict=True)}
+TEX |= {sign: rf"$\{name}$" for sign, name in zip("±×≤≥·↓↑→", _SYMBOLS.split(), strict=True)}
 """What LaTeX would take for a command, or may have no letter for."""
 
 

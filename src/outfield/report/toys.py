@@ -30,20 +30,15 @@ def mean_std(values: Sequence[float], digits: int = 3) -> str:
 def toy_table(runs: Sequence[ToyRun]) -> Table:
     """Held-out NLL and the modes' masses of each model, over the seeds of one toy."""
     data = runs[0].data
-    share = 1 / len(data.centres)
-    known = [f"{share:.3f}", "0.000"] if share < 1 else []
-    rows = [["true density", mean_std([run.true_nll for run in runs]), *known]]
-    for index, model in enumerate(runs[0].models):
-        models = [run.models[index] for run in runs]
-        masses = [mass for m in models for mass in m.masses.tolist()]
-        worst = max(abs(mass - share) for mass in masses)
-        spread = [f"{min(masses):.3f} to {max(masses):.3f}", f"{worst:.3f}"] if share < 1 else []
-        rows.append([model.name, mean_std([m.nll for m in models]), *spread])
-    header = ["model", "held-out NLL ↓"]
-    if share < 1:
-        header += ["mass of a mode (all seeds)", f"largest |mass − 1/{len(data.centres)}|"]
+    share, shown = 1 / len(data.centres), 4 if len(data.centres) > 1 else 2  # the mass of a single mode is 1
+    header = ["model", "held-out NLL ↓", "mass of a mode (all seeds)", f"largest |mass − 1/{len(data.centres)}|"]
+    rows = [["true density", mean_std([run.true_nll for run in runs]), f"{share:.3f}", "0.000"]]
+    for models in zip(*(run.models for run in runs), strict=True):
+        masses = [mass for model in models for mass in model.masses.tolist()]
+        spread = [f"{min(masses):.3f} to {max(masses):.3f}", f"{max(abs(mass - share) for mass in masses):.3f}"]
+        rows.append([models[0].name, mean_std([model.nll for model in models]), *spread])
     title = f"{data.name}: {counted(len(data.centres), 'mode')}, {counted(len(runs), 'seed')}"
-    return Table(title, header, rows)
+    return Table(title, header[:shown], [row[:shown] for row in rows])
 
 
 def toy_json(runs: Sequence[ToyRun]) -> str:
@@ -65,12 +60,10 @@ def toy_figure(run: ToyRun, path: PathLike) -> None:
         _energy(run, run.ebm, "EBM alone"),
         *[Panel("mass of each mode", "", lambda axes: _masses(axes, run))] * several,
     ]  # fmt: skip
-    title = "Short chains that do not mix bias an EBM; correcting a mixture keeps every mode"
-    figure = assemble(
-        Chart(
-            title if several else "A small network corrects a Gaussian's energy", panels, (), 3 if several else 5, 3.0
-        )
-    )
+    title = "A small network corrects a Gaussian's energy"
+    if several:
+        title = "Short chains that do not mix bias an EBM; correcting a mixture keeps every mode"
+    figure = assemble(Chart(title, panels, (), 3 if several else 5, 3.0))
     bar = figure.colorbar(figure.axes[1].images[0], ax=figure.axes, shrink=0.8, fraction=0.02)
     canvas.prepare(bar.ax)
     bar.outline.set(visible=True, edgecolor=canvas.RULE, linewidth=0.8)

@@ -22,7 +22,18 @@ from outfield.images import title as set_title
 from outfield.percent import counted
 from outfield.report.canvas import ID, INK, MUTED, RULE, MaxNLocator, PathPatch, faint_grid, frame, save_figure
 from outfield.report.canvas import Path as Outline
-from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, assemble, looks, short
+from outfield.report.figures.chart import (
+    LEVEL_COLOURS,
+    Chart,
+    Mark,
+    Panel,
+    assemble,
+    detectors,
+    line_marks,
+    looks,
+    round_ticks,
+    short,
+)
 from outfield.report.figures.scores import (
     evaluation_chart,
     histogram_chart,
@@ -38,7 +49,7 @@ DPI = 200
 def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, list[Chart]]:
     """The charts that the run has data for, by kind: histograms and features for each backbone, one of each other kind."""
     found = {
-        "sets": [set_chart(run, paper)], "roc": [roc_chart(run)], "risk": [risk_chart(run.risks(), looks(run))],
+        "sets": [set_chart(run, paper)], "roc": [roc_chart(run)], "risk": [risk_chart(run.risks(), looks(detectors(run)))],
         "histograms": [histogram_chart(run, name) for name in dict.fromkeys(key.backbone for key in run.scores)],
         "features": [layout_chart(run, layout) for layout in run.layouts], "training": [training_chart(run)],
         "fractions": [fraction_chart(run)],
@@ -50,15 +61,13 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | Non
     """Write each chart that the run has data for as a PNG into ``folder``, and remove the others, of earlier runs."""
     folder = as_path(folder, "folder")
     make_folder(folder)
-    written = []
-    for kind, found in charts(run, paper).items():
-        path = folder / f"{kind}.png"
-        if found:
-            save_figure(assemble(found[0]), path, dpi=DPI)
-            written.append(path)
+    found = {folder / f"{kind}.png": those for kind, those in charts(run, paper).items()}
+    for path, those in found.items():
+        if those:
+            save_figure(assemble(those[0]), path, dpi=DPI)
         else:
             path.unlink(missing_ok=True)  # it would be taken for one of this run
-    return written
+    return [path for path, those in found.items() if those]
 
 
 def write_overview(run: BenchmarkRun, path: PathLike) -> None:
@@ -76,21 +85,18 @@ def write_evaluation(path: PathLike, *shown: Any) -> None:
     save_figure(assemble(evaluation_chart(*shown)), path, dpi=DPI)
 
 
-MOST_POINTS = {"id": 1000, "ood": 500}  # points of a set that are drawn; more hide each other
 COLUMNS = 4
 SHOWN = ("MSP", "KNN", "SSD", "Auto")
 
 
 def layout_chart(run: BenchmarkRun, layout: Layout) -> Chart:
     """The features in two dimensions: ID data with its classes, and each OOD set on top of it."""
-    known, of_id = run.protocol.id in layout.sets, f"{set_title(run.protocol.id)} (ID)"
-    panels = [layout_panel(run, layout, (), of_id, "")] if known else []
+    of_id = f"{set_title(run.protocol.id)} (ID)"
+    panels, marks = [layout_panel(run, layout, (), of_id, "")], [Mark(of_id, ID, "dot", "o")]
     for level, names in run.protocol.levels.items():
         shown = [name for name in names if name in layout.sets]
         panels += [layout_panel(run, layout, [name], f"{set_title(name)} ({level})", level) for name in shown]
-    marks = [Mark(of_id, ID, "dot", "o")] if known else []
-    there = {panel.level for panel in panels}
-    marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "dot", "o") for level in LEVEL_COLOURS if level in there]
+        marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "dot", "o")] * bool(shown)
     return Chart(f"Features on {layout.backbone} in two dimensions", panels, marks, 4, 2.5, width=2.5)
 
 
@@ -100,9 +106,9 @@ def layout_panel(run: BenchmarkRun, layout: Layout, ood: Sequence[str], title: s
     known, shown = sets == run.protocol.id, np.isin(sets, list(ood))
 
     def draw(axes: Any) -> None:
-        _dots(axes, _thinned(points[known], MOST_POINTS["id"]), ID, 0.3 if level else 0.5)
+        _dots(axes, points[known], 1000, ID, 0.3 if level else 0.5)
         if ood:
-            _dots(axes, _thinned(points[shown], MOST_POINTS["ood"]), LEVEL_COLOURS[level], 0.9)
+            _dots(axes, points[shown], 500, LEVEL_COLOURS[level], 0.9)
         else:
             _name_classes(axes, points[known], layout.labels[known], run.classes)
         low, high = points.min(0), points.max(0)
@@ -110,22 +116,18 @@ def layout_panel(run: BenchmarkRun, layout: Layout, ood: Sequence[str], title: s
         axes.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
         frame(axes)
 
-    what = f"Features of {int(shown.sum() if ood else known.sum()):,} samples of {title}"
-    if ood:
-        what += f" in front of {known.sum():,} ID samples"
-    elif _classes(layout.labels[known]):
-        what += " with each class named at its middle"
-    return Panel(title, f"{what}, on {layout.backbone}.", draw, level=level)
+    more = " with each class named at its middle" if _classes(layout.labels[known]) else ""
+    more = f" in front of {known.sum():,} ID samples" if ood else more
+    count = int((shown if ood else known).sum())
+    return Panel(title, f"Features of {count:,} samples of {title}{more}, on {layout.backbone}.", draw, level=level)
 
 
-def _thinned(points: np.ndarray, most: int) -> np.ndarray:
-    return points[:: max(1, math.ceil(len(points) / most))]
+def _dots(axes: Any, points: np.ndarray, most: int, colour: str, alpha: float) -> None:
+    """Points as one path of strokes without length and with round ends: a tenth of the bytes of as many markers.
 
-
-def _dots(axes: Any, points: np.ndarray, colour: str, alpha: float) -> None:
-    """Points as one path of strokes without length and with round ends: a tenth of the bytes of as many markers."""
-    if not len(points):
-        return
+    About ``most`` of them are drawn; more hide each other.
+    """
+    points = points[:: math.ceil(len(points) / most)]
     ends = np.repeat(points.astype(np.float64), 2, axis=0)
     ends[1::2, 0] += 1e-3 * float(np.ptp(points[:, 0]) or 1.0)  # shorter ones are not drawn into a PNG
     outline = Outline(ends, np.tile([Outline.MOVETO, Outline.LINETO], len(points)))
@@ -157,42 +159,34 @@ def overview_chart(run: BenchmarkRun) -> Chart:
     layout, of_id = run.layouts[0], set_title(run.protocol.id)
     panels = [layout_panel(run, layout, (), f"{of_id} (ID)", "")]
     for level, names in run.protocol.levels.items():
-        there = [name for name in names if name in layout.sets]
-        if there:
+        if there := [name for name in names if name in layout.sets]:
             panels.append(layout_panel(run, layout, there, f"{level}: {', '.join(map(set_title, there))}", level))
     scores = histogram_chart(run, layout.backbone)
     by_name = {panel.title: panel for panel in scores.panels}
     histograms = [by_name[name] for name in SHOWN if name in by_name][1 - COLUMNS :]
-    accepted = level_panel(run, SHOWN[-1])
     marks = scores.marks if histograms else layout_chart(run, layout).marks
     title = f"Features of {of_id} in a {layout.backbone}, and how detectors score them"
-    below = [*histograms, *([accepted] if accepted else [])]
-    return Chart(title, [*panels, *below], marks, COLUMNS, 2.5, width=3.4)
+    return Chart(title, [*panels, *histograms, level_panel(run, SHOWN[-1])], marks, COLUMNS, 2.5, width=3.4)
 
 
 def training_chart(run: BenchmarkRun) -> Chart:
     """Loss and energies of each trained detector by epoch: a thin line per fit, a thick one for their mean."""
-    style, fits = looks(run), dict[str, list[History]]()
+    style, fits = looks(detectors(run)), dict[str, list[History]]()
     for key, history in run.histories.items():
-        if len(history):
-            fits.setdefault(key.detector, []).append(history)
+        fits.setdefault(key.detector, []).append(history)
     panels = [panel for name, mine in fits.items() for panel in _panels(name, mine, style[name][0])]
-    several = [mine for mine in fits.values() if len(mine) > 1]
-    marks = [Mark("energy of real features", ID), Mark("energy of chain ends", INK, "line", "--")]
-    marks += [Mark("one fit", MUTED, "thin")] * bool(several)
-    marks += [Mark("mean", MUTED)] * any(len({len(history) for history in mine}) == 1 for mine in several)
+    marks = [Mark("energy of real features", ID), Mark("energy of chain ends", INK, form="--")]
+    if any(len(mine) > 1 for mine in fits.values()):
+        marks += [Mark("one fit", MUTED, "thin"), Mark("mean", MUTED)]
     return Chart("Training of the energies", panels, marks, 3, 2.2)
 
 
 def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]:
     """Loss, energies, and how far chain ends lie above real features."""
-    losses, reals = [h.loss for h in histories], [h.real_energy for h in histories]
-    negatives = [h.negative_energy for h in histories]
-    gaps = [np.subtract(h.negative_energy, h.real_energy).tolist() for h in histories]
-    fits = counted(len(histories), "fit")
-    loss, real, negative, gap = (np.mean([one[-1] for one in those]) for those in (losses, reals, negatives, gaps))
+    loss, real, negative = np.array([[h.loss, h.real_energy, h.negative_energy] for h in histories]).transpose(1, 0, 2)
+    gap, fits = negative - real, counted(len(histories), "fit")
 
-    def panel(what: str, alt: str, label: str, *lines: tuple[Sequence[Sequence[float]], str, str]) -> Panel:
+    def panel(what: str, alt: str, label: str, *lines: tuple[np.ndarray, str, str]) -> Panel:
         def draw(axes: Any) -> None:
             if what == "difference":
                 axes.axhline(0, color=RULE, linewidth=0.9)
@@ -202,42 +196,43 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
 
         return Panel(f"{name}: {what}", alt, draw)
 
-    of_loss = f"Loss of {name} by epoch, {fits}; {loss:.3g} on average after the last."
-    ends = f"{real:.3g} on real features and {negative:.3g} on chain ends"
+    last = [f"{values[:, -1].mean():.3g}" for values in (loss, real, negative, gap)]
+    of_loss = f"Loss of {name} by epoch, {fits}; {last[0]} on average after the last."
+    ends = f"{last[1]} on real features and {last[2]} on chain ends"
     of_energies = f"Mean residual energy of {name} by epoch, {fits}; after the last {ends}."
-    of_gap = f"How far {name} holds chain ends above real features by epoch: {gap:.3g} on average after the last."
+    of_gap = f"How far {name} holds chain ends above real features by epoch: {last[3]} on average after the last."
     return [
-        panel("loss", of_loss, "loss", (losses, colour, "-")),
-        panel("energies", of_energies, "mean energy", (negatives, INK, "--"), (reals, ID, "-")),
-        panel("difference", of_gap, "chain ends − real", (gaps, colour, "-")),
+        panel("loss", of_loss, "loss", (loss, colour, "-")),
+        panel("energies", of_energies, "mean energy", (negative, INK, "--"), (real, ID, "-")),
+        panel("difference", of_gap, "chain ends − real", (gap, colour, "-")),
     ]
 
 
-def _epochs(axes: Any, series: Sequence[Sequence[float]], colour: str, dashes: str) -> None:
-    marker = {"marker": "o", "markersize": 3.5} if max(map(len, series)) == 1 else {}
+def _epochs(axes: Any, series: np.ndarray, colour: str, dashes: str) -> None:
+    """Values (fits, epochs) and their mean."""
+    epochs, look = range(1, series.shape[1] + 1), dict[str, Any](color=colour, linestyle=dashes)
+    if len(epochs) == 1:
+        look |= {"marker": "o", "markersize": 3.5}
     for values in series if len(series) > 1 else []:
-        axes.plot(range(1, len(values) + 1), values, color=colour, alpha=0.4, linewidth=0.8, linestyle=dashes, **marker)
-    if len({len(values) for values in series}) == 1:
-        mean = np.mean(series, axis=0)
-        axes.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=1.8, linestyle=dashes, **marker)
+        axes.plot(epochs, values, alpha=0.4, linewidth=0.8, **look)
+    axes.plot(epochs, series.mean(0), linewidth=1.8, **look)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+    round_ticks(axes.yaxis)
     faint_grid(axes, "y")
 
 
 def fraction_chart(run: BenchmarkRun) -> Chart:
     """FPR95 and AUROC by the fraction of training rows: one panel each, a line for each detector; no dot where it failed."""
-    cells, style = fraction_cells(run), looks(run)
+    cells, style = fraction_cells(run), looks(detectors(run))
     shares = [100 * fraction for fraction in sorted({fraction for mine in cells.values() for fraction in mine})]
 
     def panel(title: str) -> Panel:
         metric = title.split()[0]
-        found = {
-            name: [(100 * f, 100 * x) for f, cell in mine.items() if (x := getattr(cell, metric.lower())) is not None]
+        lines = {
+            name: [(100 * f, 100 * getattr(cell, metric.lower())) for f, cell in mine.items() if not cell.reason]
             for name, mine in cells.items()
         }
-        lines = {name: points for name, points in found.items() if points}
 
         def draw(axes: Any) -> None:
             for name, points in lines.items():
@@ -247,12 +242,11 @@ def fraction_chart(run: BenchmarkRun) -> Chart:
             axes.set_xticks(shares, [f"{share:g}" for share in shares])
             axes.set_xticks([], minor=True)
             axes.set(xlabel="training rows (%)", ylabel=f"{title} (%)")
-            axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+            round_ticks(axes.yaxis)
             faint_grid(axes)
 
         ends = ", ".join(f"{name} {points[0][1]:.1f} to {points[-1][1]:.1f}" for name, points in lines.items())
         return Panel(title, f"Mean {metric} in percent from the fewest training rows to all of them: {ends}.", draw)
 
     panels = [panel(title) for title in ("FPR95 ↓", "AUROC ↑") if cells]
-    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in cells]
-    return Chart("Detectors on fewer training rows", panels, marks, 2, 3.2)
+    return Chart("Detectors on fewer training rows", panels, line_marks(cells, style), 2, 3.2)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from outfield.benchmark import BenchmarkRun
-from outfield.report.canvas import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
+from outfield.report.canvas import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, MaxNLocator, Patch, new_figure, subplots
 from outfield.report.table import visible
 
 LEVEL_COLOURS = {"near": NEAR, "mid": MID, "far": FAR}
@@ -17,19 +17,13 @@ LEVEL_INKS = {"near": "#9a5b06", "mid": MID, "far": "#b02f40"}
 
 # Told apart in normal sight and in each kind of colour blindness, by lightness as much as by hue.
 DETECTOR_LOOKS: dict[str, tuple[str, str]] = {
-    "MSP": ("#9397a4", ":"),
-    "ODIN": ("#d08902", "--"),
-    "EnergyLogits": ("#741b0f", "-."),
-    "KNN": ("#3074f5", "-"),
-    "SSD": ("#aa469b", "-"),
-    "GaussianMixture": ("#450e3a", "--"),
-    "EBM": ("#217542", "-"),
+    "MSP": ("#9397a4", ":"), "ODIN": ("#d08902", "--"), "EnergyLogits": ("#741b0f", "-."), "KNN": ("#3074f5", "-"),
+    "SSD": ("#aa469b", "-"), "GaussianMixture": ("#450e3a", "--"), "EBM": ("#217542", "-"),
     "EnergyCorrected": ("#351282", "-"),
-}
+}  # fmt: skip
 SPARE_COLOURS = ("#0e7c86", "#b3541e", "#66752b", "#c2417c", "#54607a", "#8a6d00", "#4c9a2a", "#0f4c81")
 """For detectors of other names, in the order in which they come."""
 LINES = ("-", "--", "-.", ":")
-ROUND_STEPS = [1, 2, 5, 10]
 LOWEST = 1.5  # inches that a panel needs at least where its title and note stand above it
 
 
@@ -87,9 +81,8 @@ def assemble(chart: Chart) -> Any:
     for place in axes[len(chart.panels) :]:
         place.set_axis_off()
     if chart.marks:
-        handles = [_handle(mark) for mark in chart.marks]
-        look = {"fontsize": SIZE, "labelcolor": INK, "frameon": False}
-        figure.legend(handles=handles, loc="outside lower center", ncols=entries, **look)
+        look = {"fontsize": SIZE, "labelcolor": INK, "frameon": False, "ncols": entries}
+        figure.legend(handles=[*map(_handle, chart.marks)], loc="outside lower center", **look)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
     return figure
 
@@ -107,11 +100,23 @@ def _handle(mark: Mark) -> Any:
     if mark.kind == "area":
         return Patch(facecolor=mark.colour, alpha=0.6, label=label)
     if mark.kind in ("ring", "dot"):
-        form, size = ("o", 8) if mark.kind == "ring" else (mark.form, 9 if mark.form == "|" else 6)
-        look = {"marker": form, "markersize": size, "markeredgecolor": mark.colour, "linestyle": "none"}
-        return Line2D([], [], label=label, markerfacecolor="none" if mark.kind == "ring" else mark.colour, **look)
+        form, size, fill = (
+            ("o", 8, "none") if mark.kind == "ring" else (mark.form, 6 + 3 * (mark.form == "|"), mark.colour)
+        )
+        look = {"marker": form, "markersize": size, "markeredgecolor": mark.colour, "markerfacecolor": fill}
+        return Line2D([], [], label=label, linestyle="none", **look)
     width = 0.8 if mark.kind == "thin" else 1.8
     return Line2D([], [], label=label, color=mark.colour, linestyle=mark.form, linewidth=width)
+
+
+def line_marks(names: Iterable[str], style: Mapping[str, tuple[str, str]]) -> list[Mark]:
+    """An entry for the line of each detector."""
+    return [Mark(name, style[name][0], form=style[name][1]) for name in names]
+
+
+def round_ticks(axis: Any, most: int = 5) -> None:
+    """Few ticks at round numbers."""
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
 
 
 def legend_entry(mark: Mark) -> Any:
@@ -128,9 +133,9 @@ def detectors(run: BenchmarkRun) -> list[str]:
     return list(dict.fromkeys(one.detector for one in named))
 
 
-def looks(run: BenchmarkRun | Iterable[str]) -> dict[str, tuple[str, str]]:
+def looks(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Colour and line style of each detector: its own, or the next spare one. The first 32 spare ones differ."""
-    found, names = dict(DETECTOR_LOOKS), detectors(run) if isinstance(run, BenchmarkRun) else run
+    found = dict(DETECTOR_LOOKS)
     for number, name in enumerate(name for name in names if name not in DETECTOR_LOOKS):
         rounds, colour = divmod(number, len(SPARE_COLOURS))
         found[name] = SPARE_COLOURS[colour], LINES[(colour + rounds) % len(LINES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,17 @@ import numpy as np
 from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, RiskCurves, level_columns, present, summarise
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
-from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks, short
+from outfield.report.figures.chart import (
+    LEVEL_COLOURS,
+    Chart,
+    Mark,
+    Panel,
+    detectors,
+    line_marks,
+    looks,
+    round_ticks,
+    short,
+)
 from outfield.scores import Threshold, rank
 
 
@@ -19,28 +30,27 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
     """How each detector's scores spread on ID data and on each level of OOD data, on one backbone, from its first seed."""
     firsts: dict[str, Key] = {}
     for key in run.scores:
-        if key.backbone == backbone and run.protocol.id in run.scores[key]:
+        if key.backbone == backbone:
             firsts.setdefault(key.detector, key)
     panels = [_histogram_panel(run, key) for key in firsts.values()]
     scored = {name for key in firsts.values() for name in run.scores[key]}
-    levels = [level for level, names in run.protocol.levels.items() if scored & {*names}]
     marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area")]
-    marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area") for level in levels]
-    marks.append(Mark("threshold that keeps 95 % of ID", INK, "line", "--"))
+    for level, names in run.protocol.levels.items():
+        marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area")] * bool(scored & {*names})
+    marks.append(Mark("threshold that keeps 95 % of ID", INK, form="--"))
     return Chart(f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
 
 
 def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
-    scores = _by_level(run, key)
+    levels = _by_level(run, key)
+    scores = {"id": [run.scores[key][run.protocol.id]]} | levels
     threshold = keeping(scores["id"][0])
-    levels = {level: found for level, found in scores.items() if level != "id"}
     accepted = {level: np.mean([np.mean(one <= threshold) for one in found]) for level, found in levels.items()}
     words = ", ".join(f"{level} {100 * share:.0f} %" for level, share in accepted.items())
     seed = "" if key.seed is None else f", seed {key.seed}"
     alt = f"Histogram of the scores of {key.detector} on {key.backbone}{seed}. At the threshold that keeps 95 % of ID "
-    alt += f"samples it accepts, of OOD samples, {words or 'none, as there are none'}."
-    note = f"accepted: {words}" if words else ""
-    return Panel(key.detector, alt, lambda axes: _draw_histograms(axes, scores, threshold), note)
+    alt += f"samples it accepts, of OOD samples, {words}."
+    return Panel(key.detector, alt, lambda axes: _draw_histograms(axes, scores, threshold), f"accepted: {words}")
 
 
 def evaluation_chart(
@@ -53,8 +63,8 @@ def evaluation_chart(
         shown = {"id": [test], "far": [scores]}
         return Panel(name, f"{name}: {caught}", lambda axes: _draw_histograms(axes, shown, rule.value), caught)
 
-    marks = [Mark("ID", ID, "area"), Mark("OOD", LEVEL_COLOURS["far"], "area")]
-    marks.append(Mark(f"threshold, to keep {100 * rule.keep:.4g} %", INK, "line", "--"))
+    threshold = Mark(f"threshold, to keep {100 * rule.keep:.4g} %", INK, form="--")
+    marks = [Mark("ID", ID, "area"), Mark("OOD", LEVEL_COLOURS["far"], "area"), threshold]
     answers = risk_chart(risks, dict.fromkeys(risks, (INK, "-")))
     panels = [*(panel(*one) for one in ood.items()), *answers.panels]
     return Chart(title, panels, [*marks, *answers.marks], 3, 2.4, width=4.6)
@@ -66,10 +76,9 @@ def keeping(scores: np.ndarray) -> float:
 
 
 def _by_level(run: BenchmarkRun, key: Key) -> dict[str, list[np.ndarray]]:
-    """Scores of each set, by level; the ID test set is a level of its own."""
-    scores = run.scores[key]
-    found = {level: [scores[name] for name in names if name in scores] for level, names in run.protocol.levels.items()}
-    return {"id": [scores[run.protocol.id]]} | {level: sets for level, sets in found.items() if sets}
+    """Scores of each OOD set, by level."""
+    scores, levels = run.scores[key], run.protocol.levels.items()
+    return {level: sets for level, names in levels if (sets := [scores[name] for name in names if name in scores])}
 
 
 def _draw_histograms(axes: Any, scores: Mapping[str, Sequence[np.ndarray]], threshold: float) -> None:
@@ -97,7 +106,7 @@ def _draw_histograms(axes: Any, scores: Mapping[str, Sequence[np.ndarray]], thre
         ticks = _log_ticks(10 ** bins[0], 10 ** bins[-1])
         axes.set_xticks(np.log10(ticks), [_power(tick) for tick in ticks])
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+        round_ticks(axes.xaxis)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -106,8 +115,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     tens = [10.0**power for power in powers if low <= 10.0**power <= high]
     if len(tens) > 2:
         return tens[:: math.ceil(len(tens) / 5)]
-    finer = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    return [tick for tick in finer if low <= tick <= high]
+    return [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
 
 
 def _power(tick: float) -> str:
@@ -128,17 +136,13 @@ def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     """FPR95 of every detector on each OOD set: one dot per backbone and seed, a ring for the published figure."""
     names, paper = present(run.records, run.protocol), paper or {}
     shown = {record.detector for record in run.records}
-    values = [100 * record.fpr95 for record in run.records]
-    printed = [cells[name][0] for cells in paper.values() for name in names if name in cells]
-    limit = min(100.0, 1.06 * max([*values, *(value for value in printed if value is not None)], default=1.0) + 1)
+    printed = [cells[name][0] or 0 for cells in paper.values() for name in names if name in cells]
+    limit = min(100.0, 1.06 * max([*(100 * record.fpr95 for record in run.records), *printed], default=1.0) + 1)
     panels = [_set_panel(run, name, paper, limit) for name in names]
-    found = list(dict.fromkeys(record.backbone for record in run.records))
-    several = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
-    marks = several or [Mark("one fit", MUTED, "dot", "o")]
-    if several_fits(run):
-        marks.append(Mark("mean", INK, "dot", "|"))
-    if any(name in paper.get(detector, {}) for detector in shown for name in names):
-        marks.append(Mark(THE_PAPER, INK, "ring"))
+    markers = _markers(run)
+    marks = [Mark(name if len(markers) > 1 else "one fit", MUTED, "dot", marker) for name, marker in markers.items()]
+    marks += [Mark("mean", INK, "dot", "|")] * several_fits(run)
+    marks += [Mark(THE_PAPER, INK, "ring")] * any(name in paper.get(one, {}) for one in shown for name in names)
     marks = marks if len(marks) > 1 else []  # dots of one kind need no legend
     levels = [panel.level for panel in panels]
     even = len({levels.count(level) for level in levels}) == 1  # then each level has a column of its own
@@ -151,14 +155,13 @@ def several_fits(run: BenchmarkRun) -> bool:
     return len(run.records) > len({(record.detector, record.ood) for record in run.records})
 
 
-def _marker(found: Sequence[str], name: str) -> str:
-    return MARKERS[found.index(name) % len(MARKERS)]
+def _markers(run: BenchmarkRun) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(record.backbone for record in run.records), itertools.cycle(MARKERS), strict=False))
 
 
 def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -> Panel:
     records = [record for record in run.records if record.ood == ood]
-    found = list(dict.fromkeys(record.backbone for record in run.records))
-    style, level = looks(run), run.protocol.level_of(ood)
+    markers, style, level = _markers(run), looks(detectors(run)), run.protocol.level_of(ood)
     rows = {name: mine for name in detectors(run) if (mine := [r for r in records if r.detector == name])}
     means = {name: 100 * cells[ood].fpr95.mean for name, cells in summarise(records, {ood: (ood,)}).items()}
 
@@ -169,15 +172,17 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
             axes.plot([0, means[name]], [row, row], color=colour, linewidth=1.0, alpha=0.3, zorder=1)
             for record in mine:
                 # A little apart, so that equal values of two backbones are both seen.
-                offset = 0.0 if len(found) == 1 else 0.34 * (found.index(record.backbone) / (len(found) - 1) - 0.5)
-                dot = {"marker": _marker(found, record.backbone), "markersize": 4.6, "color": colour, "alpha": 0.85}
-                axes.plot(100 * record.fpr95, row + offset, **dot, markeredgewidth=0, zorder=3, clip_on=False)
+                place = [*markers].index(record.backbone) / (len(markers) - 1) if len(markers) > 1 else 0.5
+                dot = {"marker": markers[record.backbone], "markersize": 4.6, "color": colour, "alpha": 0.85}
+                axes.plot(
+                    100 * record.fpr95, row + 0.34 * (place - 0.5), **dot, markeredgewidth=0, zorder=3, clip_on=False
+                )
             if several_fits(run):
                 axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
-            printed = paper.get(name, {}).get(ood)
-            if printed is not None and printed[0] is not None:
+            printed, _ = paper.get(name, {}).get(ood, (None, None))
+            if printed is not None:
                 ring = {"color": INK, "marker": "o", "markersize": 8.5, "markerfacecolor": "none"}
-                axes.plot(printed[0], row, **ring, markeredgecolor=INK, markeredgewidth=0.9, zorder=2, clip_on=False)
+                axes.plot(printed, row, **ring, markeredgecolor=INK, markeredgewidth=0.9, zorder=2, clip_on=False)
             text = {"ha": "right", "va": "center_baseline", "color": INK, "fontsize": SIZE}
             axes.annotate(f"{means[name]:.1f}", (1, row), (32, 0), **text, **beside)
         axes.set(xlim=(-0.05 * limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="FPR95 ↓ (%)")
@@ -193,14 +198,12 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
     return Panel(f"{set_title(ood)} ({level})", alt, draw, note, level)
 
 
-def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
-    """FPR95 of every detector, a bar for the mean and a dot for each level; None where no detector was evaluated on every set."""
+def level_panel(run: BenchmarkRun, marked: str) -> Panel:
+    """FPR95 of every detector that was evaluated on every set, a bar for the mean and a dot for each level."""
     columns = level_columns(run.records, run.protocol)
     levels = [column for column in columns if column != AVERAGE]
     cells = {name: row for name, row in summarise(run.records, columns).items() if len(row) == len(columns)}
     shares = {name: {column: 100 * cell.fpr95.mean for column, cell in row.items()} for name, row in cells.items()}
-    if not shares or not levels:
-        return None
     order = sorted(shares, key=lambda name: shares[name][AVERAGE])
     limit = 1.06 * max(max(row.values()) for row in shares.values()) + 1
 
@@ -216,8 +219,8 @@ def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
             axes.text(RIGHT * limit, row, f"{mean:.0f} %", **text)
         # Names and numbers stand inside the axes, which are then as wide as those of the other panels.
         axes.set(xlim=(LEFT * limit, RIGHT * limit), ylim=(len(order) - 0.4, -0.6), yticks=[], xlabel="FPR95 ↓ (%)")
-        ticks = MaxNLocator(4, steps=ROUND_STEPS).tick_values(0, limit)
-        axes.set_xticks([tick for tick in ticks if 0 <= tick <= limit])
+        round_ticks(axes.xaxis, 4)
+        axes.set_xticks([tick for tick in axes.xaxis.get_major_locator().tick_values(0, limit) if 0 <= tick <= limit])
         axes.spines["left"].set_visible(False)
         faint_grid(axes, "x")
 
@@ -245,11 +248,9 @@ def roc_chart(run: BenchmarkRun) -> Chart:
     """ROC curves of all detectors, per level, whole and from 0.1 % of ID samples rejected on."""
     grid = np.unique(np.concatenate([np.linspace(0, 1, 101), np.geomspace(1e-3, 1, 121)]))
     curves = _level_curves(run, grid)
-    style = looks(run)
     panels = [_roc_panel(run, level, found, grid, log) for log in (False, True) for level, found in curves.items()]
     shown = [name for name in detectors(run) if any(name in found for found in curves.values())]
-    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in shown]
-    marks.append(Mark("95 % of ID kept", INK, "line", "--"))
+    marks = [*line_marks(shown, looks(detectors(run))), Mark("95 % of ID kept", INK, form="--")]
     title = "ROC curves per level: whole, and where few ID samples are rejected"
     return Chart(title, panels, marks, max(2, len(panels) // 2), 3.0)
 
@@ -257,11 +258,10 @@ def roc_chart(run: BenchmarkRun) -> Chart:
 def _level_curves(run: BenchmarkRun, grid: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """By level and detector, the mean curve over the level's sets, backbones and seeds, whose area is the mean AUROC."""
     found: dict[str, dict[str, list[np.ndarray]]] = {level: {} for level in run.protocol.levels}
-    for key in [key for key, scores in run.scores.items() if run.protocol.id in scores]:
-        by_level = _by_level(run, key)
-        (ids,) = by_level.pop("id")
-        for level, sets in by_level.items():
-            found[level].setdefault(key.detector, []).extend(roc_curve(ids, oods, grid) for oods in sets)
+    for key, scores in run.scores.items():
+        for level, sets in _by_level(run, key).items():
+            curves = (roc_curve(scores[run.protocol.id], oods, grid) for oods in sets)
+            found[level].setdefault(key.detector, []).extend(curves)
     return {level: {name: np.mean(one, axis=0) for name, one in mine.items()} for level, mine in found.items() if mine}
 
 
@@ -270,7 +270,7 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
     words = ", ".join(f"{name} {value:.0f} %" for name, value in at.items())
     scored = {name for scores in run.scores.values() for name in scores}
     sets = ", ".join(set_title(name) for name in run.protocol.levels[level] if name in scored)
-    style = looks(run)
+    style = looks(detectors(run))
 
     def draw(axes: Any) -> None:
         axes.axvline(5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
@@ -279,13 +279,12 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
         for name, curve in curves.items():
             colour, dashes = style[name]
             axes.plot(100 * grid, 100 * curve, color=colour, linestyle=dashes, linewidth=1.5)
-        axes.set(xlim=(0.1, 100) if log else (0, 100), ylim=(0, 100.5))
         ticks = [0.1, 1, 5, 10, 100] if log else [0, 5, 25, 50, 75, 100]
         if log:
             axes.set_xscale("log")
             axes.set_xticks([], minor=True)
+        axes.set(xlim=(ticks[0], 100), ylim=(0, 100.5), yticks=[0, 25, 50, 75, 100])
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_yticks([0, 25, 50, 75, 100])
         faint_grid(axes, "y")
         axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
 
@@ -295,18 +294,15 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
 
 
 MOST_EDGES = 400  # of a curve that is drawn
-RISK_TITLES = ("ID inputs alone", "half of the inputs OOD")
 
 
 def risk_chart(risks: Mapping[str, RiskCurves], style: Mapping[str, tuple[str, str]]) -> Chart:
     """Share of wrong answers among those accepted, by the share accepted: ID data alone, and mixed with OOD data."""
-    panels = [
-        _risk_panel(name, {one: curves[place] for one, curves in risks.items() if curves[place] is not None}, style)
-        for place, name in enumerate(RISK_TITLES)
-        if any(curves[place] is not None for curves in risks.values())
-    ]
-    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in risks]
-    return Chart("Risk and coverage: answers accepted in the order of each score", panels, marks, 2, 2.8, width=4.6)
+    curves = [{one: both[place] for one, both in risks.items() if both[place] is not None} for place in (0, 1)]
+    titles = ("ID inputs alone", "half of the inputs OOD")
+    panels = [_risk_panel(title, found, style) for title, found in zip(titles, curves, strict=True) if found]
+    title = "Risk and coverage: answers accepted in the order of each score"
+    return Chart(title, panels, line_marks(risks, style), 2, 2.8, width=4.6)
 
 
 def _risk_panel(title: str, curves: Mapping[str, Any], style: Mapping[str, tuple[str, str]]) -> Panel:
@@ -319,7 +315,7 @@ def _risk_panel(title: str, curves: Mapping[str, Any], style: Mapping[str, tuple
             axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.5)
         axes.set(xlim=(0, 100), xlabel="accepted (%)", ylabel="wrong among accepted (%)")
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+        round_ticks(axes.yaxis)
         faint_grid(axes)
 
     words = ", ".join(f"{name} {100 * curve.aurc():.1f}" for name, curve in curves.items())

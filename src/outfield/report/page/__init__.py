@@ -7,6 +7,7 @@ it shows goes through templates that escape it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,20 +67,16 @@ def page(
         heading=f"{of_id}: out-of-distribution detection", lead=_lead(run),
         intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text], facts=facts(run, paper or {}),
         verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims], verdicts_at=next(judged, None),
-        sections=[section for section in found if section is not None], origin=origin(run.provenance),
+        sections=[*filter(None, found)], origin=origin(run.provenance),
     )  # fmt: skip
 
 
 def _lead(run: BenchmarkRun) -> str:
-    """How much was run; nothing for a run without records."""
-    if not run.records:
-        return ""
-    found = {*(record.backbone for record in run.records), *run.accuracies}
+    """How much was run."""
+    found, seeds = {record.backbone for record in run.records}, {record.seed for record in run.records} - {None}
     sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
     counts = [counted(len(those), noun) for noun, those in sizes.items()]
-    seeds = {record.seed for record in run.records if record.seed is not None}
-    if seeds:
-        counts.append(f"{counted(len(seeds), 'seed')} of each learned detector")
+    counts += [f"{counted(len(seeds), 'seed')} of each learned detector"] * bool(seeds)
     return f"{', '.join(counts)}."
 
 
@@ -91,50 +88,42 @@ VERDICTS = {HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNTESTED: "open"}  # h
 def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
     """The answer at a glance, as words, a figure and a detail: accuracy, the best two averages, the method's own."""
     found: list[tuple[str, str, str]] = []
-    if run.accuracies:
-        values = sorted(run.accuracies.values())
-        least, most = in_percent(values[0]), percent(values[-1])
+    if values := run.accuracies.values():
+        least, most = in_percent(min(values)), percent(max(values))
         who = next(iter(run.accuracies)) if len(values) == 1 else counted(len(values), "backbone")
         found.append(("Accuracy on ID test data", most if most.startswith(least) else f"{least}–{most}", who))
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})
     averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}
-    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")) if averages else ():
+    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")):
         best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
         found.append((words, percent(getattr(averages[best], metric).mean), best))
     if METHOD in averages:
         printed = published(paper, {AVERAGE: sets}, run.protocol).get(METHOD, {}).get(AVERAGE)
         detail = "FPR95 / AUROC in percent"
-        if printed is not None and printed[0] is not None:
-            detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}"
+        if printed is not None and printed.fpr95 is not None:
+            detail += f"; the paper: {printed.fpr95:.1f} / {printed.auroc:.1f}"
         fpr95, auroc = (in_percent(getattr(averages[METHOD], metric).mean) for metric in METRICS)
         found.append((f"{METHOD}, average", f"{fpr95} / {auroc}", detail))
     return found
 
 
-def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section | None:
-    """The first table; None for a run without records."""
-    if not run.records:
-        return None
+def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section:
+    """The first table."""
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
     printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
     titles = {column: ", ".join(map(set_title, sets)) for column, sets in columns.items()}
     groups = [(f"{level}-OOD", level, sets) for level, sets in titles.items() if level != AVERAGE]
+    listed = "; ".join(f"{level}: {sets}" for level, _, sets in groups)
     table = {
-        "of_id": set_title(run.protocol.id),
-        "over": _over(cells),
+        "of_id": set_title(run.protocol.id), "over": _over(cells), "method": METHOD,
         "printed": beside(run.protocol).words if any(printed.values()) else "",
         "groups": [*groups, ("Average", "", titles[AVERAGE])],
         "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
         "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
-        "notes": [
-            f"{'; '.join(f'{level}: {sets}' for level, _, sets in groups)}.",
-            *notes_on_sets(run, any(printed.values())),
-            *notes,
-        ],
-        "method": METHOD,
-    }
+        "notes": [f"{listed}.", *notes_on_sets(run, any(printed.values())), *notes],
+    }  # fmt: skip
     return Section("results", "Results at a glance", "results.html", table)
 
 
@@ -149,21 +138,18 @@ def _over(cells: Summary) -> str:
 def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> list[dict[str, Any]]:
     """Cells of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
     shown: list[dict[str, Any]] = []
-    for column in columns:
-        for place, (metric, (_, best, _)) in enumerate(METRICS.items()):
-            means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
-            if name not in means:
-                shown.append({"metric": metric, "value": None, "text": "–", "best": False, "spread": "", "printed": ""})
-                continue
-            figures, mean, values = printed.get(name, {}).get(column), means[name], means.values()
-            spread = getattr(cells[name][column], metric)
-            varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
-            good = mean - min(values) if best is max else max(values) - mean
-            cell = {
-                "value": mean, "text": in_percent(mean), "spread": "" if varies is None else f"±{in_percent(varies)}",
-                "printed": "" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
-                "best": len(means) > 1 and in_percent(mean) == in_percent(best(values)),
-                "heat": good / (max(values) - min(values) or 1.0),
-            }  # fmt: skip
-            shown.append({"metric": metric, **cell})
+    for column, (metric, (_, best, _)) in itertools.product(columns, METRICS.items()):
+        if column not in cells[name]:
+            shown.append({"metric": metric, "value": None, "text": "–", "best": False, "spread": "", "printed": ""})
+            continue
+        means = [getattr(mine[column], metric).mean for mine in cells.values() if column in mine]
+        spread, figure = getattr(cells[name][column], metric), getattr(printed.get(name, {}).get(column), metric, None)
+        varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
+        good = spread.mean - min(means) if best is max else max(means) - spread.mean
+        shown.append({
+            "metric": metric, "value": spread.mean, "text": in_percent(spread.mean),
+            "spread": "" if varies is None else f"±{in_percent(varies)}", "printed": "" if figure is None else f"{figure:.1f}",
+            "best": len(means) > 1 and in_percent(spread.mean) == in_percent(best(means)),
+            "heat": good / (max(means) - min(means) or 1.0),
+        })  # fmt: skip
     return shown

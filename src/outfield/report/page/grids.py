@@ -39,7 +39,7 @@ def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> dict[s
     """A table as the page shows it: columns, and bodies of rows that stay together."""
     groups: list[list[int]] = []
     for index, row in enumerate(table.rows):
-        if row[:1] != [""] or not groups:
+        if row[0]:
             groups.append([])
         groups[-1].append(index)
     pair = table.header == PAIR
@@ -74,40 +74,34 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
     """Where the numbers come from; None where the run does not say."""
     if not about:
         return None
-    tables, log = provenance_tables(about), about.get("stages") or []
+    tables, log = provenance_tables(about), about.get("stages")
     content = {
         "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
         "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
         "log": grid_of(_records_table("Every stage", log), "Every stage") if log else None,
-        "stages": f"All {counted(len(log), 'stage')}",
+        "stages": f"All {counted(len(log or ()), 'stage')}",
     }
     return Section("provenance", "Provenance", "provenance.html", content)
 
 
 def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
     """A run's provenance as tables: plain values in one, each mapping in one of its own, time by kind of stage."""
-    plain = {name: value for name, value in about.items() if not _nested(value)}
+    plain = {name: value for name, value in about.items() if not isinstance(value, Mapping) and name != "stages"}
     tables = [_pair_table("This run", plain)] if plain else []
     for name, value in about.items():
-        if name == "stages" and isinstance(value, list):
+        if name == "stages":
             tables += [_time_table(value)] if value else []
-        elif _nested(value):
+        elif name not in plain:
             title = _words(name)
             tables += _nested_tables(title[:1].upper() + title[1:], value)
     return tables
 
 
-def _nested(value: object) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
-
-
-def _nested_tables(title: str, value: Any) -> list[Table]:
-    if isinstance(value, list):
-        return [_records_table(title, value)]
-    inner = list(value.values())
+def _nested_tables(title: str, value: Mapping[str, Any]) -> list[Table]:
+    inner = value.values()
     if not all(isinstance(item, Mapping) for item in inner):
         return [_pair_table(title, value)]
-    if any(_nested(part) for item in inner for part in item.values()):
+    if any(isinstance(part, Mapping) for item in inner for part in item.values()):
         if all("settings" in item for item in inner):
             return [Table(title, PAIR, [[name, _told(item, name)] for name, item in value.items()], 2)]
         return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
@@ -131,30 +125,29 @@ def _told(value: Any, name: str) -> str:
     return "\n".join(_lines(value, name)) if isinstance(value, Mapping) and "type" in value else _plain(value, name)
 
 
-def _records_table(title: str, records: Sequence[Any]) -> Table:
+def _records_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each record, a column for each name that one of them has."""
-    rows = [record if isinstance(record, Mapping) else {"value": record} for record in records]
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    text = [[_plain(row[column], column) if column in row else "–" for column in columns] for row in rows]
+    text = [[_plain(row.get(column), column if column in row else "") for column in columns] for row in rows]
     return Table(title, [_words(column) for column in columns], text, len(columns))
 
 
 def _lines(settings: Mapping[str, Any], name: str) -> list[str]:
     """One line for plain settings, then those of each mapping; the type only where the name does not say it."""
-    kind = settings.get("type")
-    words = [str(kind)] if kind and kind.lower() != name.lower() else []
-    words += [f"{_words(n)} {_plain(v)}" for n, v in settings.items() if n != "type" and not isinstance(v, Mapping)]
-    below = [(inner, _lines(value, inner)) for inner, value in settings.items() if isinstance(value, Mapping)]
-    first = [", ".join(words)] if words else []
-    return first + [f"{_words(inner)}: {line}" for inner, lines in below for line in lines]
+    inner = {n: value for n, value in settings.items() if isinstance(value, Mapping)}
+    kind = settings.get("type", name)
+    words = [kind] * (kind.lower() != name.lower())
+    words += [f"{_words(n)} {_plain(value)}" for n, value in settings.items() if n != "type" and n not in inner]
+    below = [f"{_words(n)}: {line}" for n, value in inner.items() for line in _lines(value, n)]
+    return [*filter(None, [", ".join(words)]), *below]
 
 
 def _time_table(log: Sequence[Mapping[str, Any]]) -> Table:
     """Seconds of each kind of stage, by detector or backbone."""
     sums: dict[tuple[str, str], list[float]] = {}
     for entry in log:
-        what = (str(entry.get("what", "–")), str(entry.get("detector") or entry.get("backbone") or "–"))
-        sums.setdefault(what, []).append(float(entry.get("seconds") or 0.0))
+        what = (entry["what"], entry.get("detector") or entry.get("backbone") or "–")
+        sums.setdefault(what, []).append(entry.get("seconds") or 0.0)
     rows = [[what, of, f"{len(found):,}", f"{sum(found):,.1f}"] for (what, of), found in sums.items()]
     rows.append(["all", "–", f"{len(log):,}", f"{sum(map(sum, sums.values())):,.1f}"])
     return Table("Time", ["stage", "of", "number", "seconds"], rows, 2)
@@ -166,10 +159,8 @@ def _words(name: object) -> str:
 
 def _plain(value: Any, name: object = "") -> str:
     """A value in words: accuracies in percent, numbers short, lists joined."""
-    if value is None and name == "dirty":
-        return "unknown"  # which is not the same as none
     if value is None or value == "":
-        return "–"
+        return "unknown" if name == "dirty" else "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -85,8 +85,8 @@ DARK_LINES = (
     *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
     *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
 )
-DARK = dict(zip((INK, MUTED, RULE, FAINT), ("#e4e8f0", "#9ba5b8", "#4a5364", "#2a303d"), strict=True))
-DARK |= dict(zip((ID, NEAR, MID, FAR), ("#4d86f2", "#e8952c", "#cdb2f5", "#cf4459"), strict=True))
+DARK = {INK: "#e4e8f0", MUTED: "#9ba5b8", RULE: "#4a5364", FAINT: "#2a303d"}
+DARK |= {ID: "#4d86f2", NEAR: "#e8952c", MID: "#cdb2f5", FAR: "#cf4459"}
 DARK |= dict(zip((*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS), DARK_LINES, strict=True))
 """What each colour of the figures becomes on a dark page."""
 VARIABLES = {colour: f"var(--c{colour[1:]})" for colour in DARK}
@@ -94,13 +94,10 @@ VARIABLES = {colour: f"var(--c{colour[1:]})" for colour in DARK}
 
 def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[tuple[str, str]]]) -> list[Section]:
     """A section for each kind of figure that there is; all charts of it but the first are folded away."""
-    several = several_fits(run)
     printed = any(f"{THE_PAPER}</li>" in chart for _, chart in drawn.get("sets", ()))
-    return [
-        Section(name, heading, "figures.html", (name, drawn[name], several, printed))
-        for name, heading in HEADINGS.items()
-        if drawn.get(name)
-    ]
+    there = {name: heading for name, heading in HEADINGS.items() if drawn.get(name)}
+    content = {name: (name, drawn[name], several_fits(run), printed) for name in there}
+    return [Section(name, heading, "figures.html", content[name]) for name, heading in there.items()]
 
 
 def draw(run: BenchmarkRun, paper: PrintedTable | None) -> dict[str, list[tuple[str, str]]]:
