@@ -8,7 +8,6 @@ import io
 import os
 import pickletools
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,7 +49,6 @@ SHA256 = {  # of published files
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
-LMDB_IN_USE = threading.Lock()  # Held while one is open: a second thread must not open it too
 
 
 # Readers of a layout, from the path that shows that a set is there to its images
@@ -65,18 +63,16 @@ class Layout:
     read: Callable[[Path], ImageSource]
 
 
-def cifar_binary(place: Path, label_bytes: int, classes: int, names: str) -> ImageArray:
+def cifar_binary(place: Path, label_bytes: int, names: str) -> ImageArray:
     """The binary version of CIFAR, from the split's first file: records of labels, the last of which counts, and 3072 bytes."""
     files = [f"data_batch_{i}.bin" for i in range(1, 6)] if place.name == "data_batch_1.bin" else [place.name]
     records = np.concatenate([_records(place.parent / file, label_bytes + 3072) for file in files])
     labels, listed = records[:, label_bytes - 1], place.parent / names
-    if labels.max() >= classes:
-        raise FileFormatError(f"{place.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
     return _cifar(records[:, label_bytes:], labels, _lines(listed) if listed.exists() else None)
 
 
-cifar10_binary = partial(cifar_binary, label_bytes=1, classes=10, names="batches.meta.txt")
-cifar100_binary = partial(cifar_binary, label_bytes=2, classes=100, names="fine_label_names.txt")
+cifar10_binary = partial(cifar_binary, label_bytes=1, names="batches.meta.txt")
+cifar100_binary = partial(cifar_binary, label_bytes=2, names="fine_label_names.txt")
 
 
 def _records(path: Path, length: int) -> np.ndarray:
@@ -160,8 +156,9 @@ def places365(place: Path) -> ImageFiles:
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
+    pairs = _pairs(path)
     with as_ours(f"{path} should hold lines of a name and a number", FileFormatError, ValueError):
-        return [(int(number), name.removeprefix("/")) for name, number in _pairs(path)]
+        return [(int(number), name.removeprefix("/")) for name, number in pairs]
 
 
 def tiny_imagenet_val(place: Path) -> ImageFiles:
@@ -208,7 +205,6 @@ def _reading_lmdb(folder: Path) -> Iterator[Any]:
     check_readable(folder / "data.mdb")
     with (
         as_ours(f"{folder} is truncated, or is not an LMDB", FileFormatError, lmdb.Error),
-        LMDB_IN_USE,
         lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
         database.begin() as transaction,
     ):
@@ -229,13 +225,10 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
-def _pairs(path: Path) -> list[list[str]]:
+def _pairs(path: Path) -> list[tuple[str, str]]:
     """The first two words of each line."""
-    found = [line.split()[:2] for line in _lines(path)]
-    for number, words in enumerate(found, 1):
-        if len(words) < 2:
-            raise FileFormatError(f"{path} is truncated in line {number}: expected at least 2 words, got {words}")
-    return found
+    with as_ours(f"{path} is truncated: each line has two words at least", FileFormatError, ValueError):
+        return [(first, second) for first, second, *_ in map(str.split, _lines(path))]
 
 
 def _content(path: Path) -> bytes:
@@ -256,31 +249,17 @@ def _published(path: Path, kind: str, expected: str) -> bytes:
 # The sets
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file of a published set: a tar archive or not, which goes ``into`` a folder inside of that in which sets are kept."""
-
-    url: str
-    sha256: str
-    into: str = ""
-
-    @classmethod
-    def of(cls, *urls: str, into: str = "") -> tuple[Download, ...]:
-        """Files whose checksums are in the table."""
-        return tuple(cls(url, SHA256[PurePosixPath(url).name], into) for url in urls)
-
-    def fetch(self, folder: Path) -> None:
-        """Get the file, and unpack it if it is an archive; one that is there already is not got again."""
-        place = folder / self.into
-        make_folder(place)
-        file = place / PurePosixPath(self.url).name
-        kept = file.is_file() and sha256_of(file).startswith(self.sha256)
+def fetch(url: str, folder: Path) -> None:
+    """Get a published file, and unpack it if it is an archive; one that is there already is not got again."""
+    make_folder(folder)
+    file = folder / PurePosixPath(url).name
+    kept = file.is_file() and sha256_of(file) == SHA256[file.name]
+    if not kept:
+        download(url, file, SHA256[file.name])
+    if ".tar" in file.suffixes:
+        unpack(file, folder)
         if not kept:
-            download(self.url, file, self.sha256)
-        if ".tar" in file.suffixes:
-            unpack(file, place)
-            if not kept:
-                file.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -304,7 +283,8 @@ class NamedSet:
     layouts: tuple[Layout, ...] = ()  # how it lies in a folder once unpacked, the most trusted first
     counts: Mapping[str, int] = field(default_factory=dict)  # how many images they must yield
     folders: tuple[str, ...] = ()  # what the folder of its images may be called besides the name of the row
-    downloads: Mapping[str, tuple[Download, ...]] = field(default_factory=dict)  # what can be had without asking
+    downloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where to have it without asking, by split
+    into: str = ""  # the folder for these, inside of that in which sets are kept
     home: str = ""
     classes: tuple[str, ...] = ()  # what its labels mean, unless that would be too many to draw
 
@@ -327,7 +307,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-10-batches-py/*", *CIFAR10_FILES), cifar10_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-10-binary.tar.gz")),
+        downloads=dict.fromkeys(SPLITS, (KRIZ + "/cifar-10-binary.tar.gz",)),
         home=KRIZ + "/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
@@ -338,7 +318,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-100-python/*"), cifar100_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-100-binary.tar.gz")),
+        downloads=dict.fromkeys(SPLITS, (KRIZ + "/cifar-100-binary.tar.gz",)),
         home=KRIZ + "/cifar.html",
     ),
     "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
@@ -371,8 +351,8 @@ DATASETS: dict[str, NamedSet] = {
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
         downloads={
-            "train": Download.of(PLACES_LISTS, PLACES + "/train_256_places365standard.tar"),
-            "test": Download.of(PLACES_LISTS, PLACES + "/val_256.tar"),
+            "train": (PLACES_LISTS, PLACES + "/train_256_places365standard.tar"),
+            "test": (PLACES_LISTS, PLACES + "/val_256.tar"),
         },
         home="http://places2.csail.mit.edu",
     ),
@@ -384,14 +364,15 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        downloads=dict.fromkeys(SPLITS, Download.of(TEXTURES + "/download/dtd-r1.0.1.tar.gz", into="dtd")),
+        downloads=dict.fromkeys(SPLITS, (TEXTURES + "/download/dtd-r1.0.1.tar.gz",)),
+        into="dtd",
         home=TEXTURES,
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), svhn),),
         counts={"train": 73_257, "test": 26_032},
-        downloads={split: Download.of(f"{SVHN_URL}/{split}_32x32.mat") for split in SPLITS},
+        downloads={split: (f"{SVHN_URL}/{split}_32x32.mat",) for split in SPLITS},
         home=SVHN_URL,
     ),
 }
@@ -402,7 +383,11 @@ DATASETS: dict[str, NamedSet] = {
 
 def title(name: str) -> str:
     """How a set is called in tables; its own name where there is no better one."""
-    return DATASETS[name].title if name in DATASETS else name
+    return _row(name).title
+
+
+def _row(name: str) -> NamedSet:
+    return DATASETS.get(name, NamedSet(name))
 
 
 @dataclass(frozen=True)
@@ -440,11 +425,14 @@ def find(name: str, split: str, folder: PathLike, download: bool = False) -> Ima
     folder = as_path(folder, "folder")
     if not download and not os.path.isdir(folder):
         raise StorageError(f"cannot look for {name} in {folder}: there is no such folder")
-    places = list(_places(name, split, folder))
-    can_download = download and name in DATASETS and split in DATASETS[name].downloads
+    row, places = _row(name), list(_places(name, split, folder))
+    can_download = download and split in row.downloads
     source = _first(places, skip_damaged=can_download)
     if source is None and can_download:
-        _download(name, split, folder)
+        told = f"cannot download {row.title}"
+        with as_ours(told, None, StorageError, FileFormatError, after=f"; its home is {row.home}"):
+            for url in row.downloads[split]:
+                fetch(url, folder / row.into)
         source = _first(places)
     if source is None:
         raise _nowhere(name, split, folder, places)
@@ -454,20 +442,18 @@ def find(name: str, split: str, folder: PathLike, download: bool = False) -> Ima
 
 def _first(places: list[_Place], skip_damaged: bool = False) -> ImageSource | None:
     """What lies at the first place where something is; None also for a damaged published set, if that may be skipped."""
-    for place in places:
-        if place.there(place.path):
-            try:
-                return place.read(place.path)
-            except (FileFormatError, StorageError):
-                if not (skip_damaged and place.published):
-                    raise
-                return None
-    return None
+    place = next((place for place in places if place.there(place.path)), None)
+    try:
+        return None if place is None else place.read(place.path)
+    except (FileFormatError, StorageError):
+        if skip_damaged and place is not None and place.published:
+            return None
+        raise
 
 
 def _places(name: str, split: str, folder: Path) -> Iterator[_Place]:
     """Where to look, in order."""
-    row = DATASETS.get(name, NamedSet(name))
+    row = _row(name)
     archives = [f"{name}_{split}.npz"] + [f"{name}.npz"] * (split == "test")
     for archive in archives:
         yield _Place(folder / archive, f"an .npz of {NPZ_ARRAYS}", open_images)
@@ -508,12 +494,3 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
     row = DATASETS[name]
     hint = "download=True gets it" if split in row.downloads else "it has to be downloaded by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
-
-
-def _download(name: str, split: str, folder: Path) -> None:
-    row = DATASETS[name]
-    with as_ours(
-        f"cannot download {row.title}", None, StorageError, FileFormatError, after=f"; its home is {row.home}"
-    ):
-        for part in row.downloads[split]:
-            part.fetch(folder)

@@ -33,14 +33,13 @@ Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.nd
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stand-in: its name, what it stands for, what is done to an image, with how many others; whether sides swap."""
+    """A kind of stand-in: its name, what it stands for, what is done to an image, with how many others."""
 
     name: str
     level: str
     meaning: str
     change: Change
     partners: int = 0
-    turns: bool = False
 
 
 class StandInImages(ImageSource):
@@ -52,40 +51,23 @@ class StandInImages(ImageSource):
         self.names = None if images.names is None else tuple(images.names[i] for i in chosen)
         self._partners = Partners(len(images), images.labels) if kind.partners else None
 
-    @property
-    def level(self) -> str:
-        """What they stand for, "near" or "far"."""
-        return self.kind.level
-
     def __len__(self) -> int:
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> np.ndarray:
         number = int(self.chosen[index])
         rng = np.random.default_rng([self.seed, zlib.crc32(self.kind.name.encode()), number])
-        partners = [] if self._partners is None else self._draw(self._partners, number, rng)
-        image, *others = (self._image(one) for one in (number, *partners))
+        numbers = [number]
+        if self._partners is not None:  # different ones, where there are enough
+            choices, wanted = int(self._partners.choices(number)), self.kind.partners
+            numbers += self._partners.of(number, rng.choice(choices, wanted, replace=choices < wanted)).tolist()
+        image, *others = (self.images[one] for one in numbers)
+        for one, found in zip(numbers, (image, *others), strict=True):
+            check_image(found, f"image {one} of {self.images.name}")  # a source may be anybody's
         return np.ascontiguousarray(self.kind.change(image, others, rng))
 
-    def _image(self, number: int) -> np.ndarray:
-        image = self.images[number]
-        check_image(image, f"image {number} of {self.images.name}")  # a source may be anybody's
-        return image
-
-    def _draw(self, partners: Partners, number: int, rng: np.random.Generator) -> list[int]:
-        """Different ones, where there are enough."""
-        choices, wanted = int(partners.choices(number)), self.kind.partners
-        picked = rng.choice(choices, wanted, replace=choices < wanted)
-        found: list[int] = partners.of(number, picked).tolist()
-        return found
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        size = self.images.size
-        return size[::-1] if size is not None and self.kind.turns else size
-
     def _shape(self) -> str:
-        return f", {self.level}"
+        return f", {self.kind.level}"
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"stand-ins {VERSION}|{self.kind.name}|{self.seed}|".encode())
@@ -243,7 +225,7 @@ def _cycle(count: int, rng: np.random.Generator) -> list[int]:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90, turns=True),
+        Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90),
         Kind("turned180", "near", "The image is turned upside down.", turned180),
         Kind("mixed", "near", "The mean of two images of different classes.", mixed, partners=1),
         Kind(
