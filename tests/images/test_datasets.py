@@ -153,10 +153,3 @@ def test_a_download_that_fails_says_where_to_get_the_set(tmp_path, server):
         find("textures", "test", tmp_path, download=True)
     with pytest.raises(of.StorageError, match=r"has to be downloaded by hand; its home is http://cs231n"):
         find("tinyimagenet", "test", tmp_path, download=True)
-
-
-def test_a_download_to_where_no_folder_can_be(tmp_path, server):
-    write(tmp_path / "file", "")
-    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file/inside/dtd: Not a directory"):
-        find("textures", "test", tmp_path / "file/inside", download=True)
-    assert server.asked == []

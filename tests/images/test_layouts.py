@@ -32,9 +32,8 @@ def binary_cifar10(folder, images, labels):
     folder.mkdir(parents=True)
     records = np.concatenate([np.array(labels, np.uint8)[:, None], planes(images)], axis=1)
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        (folder / f"{name}.bin").write_bytes(
-            np.roll(records, int(name[-1]) if name[-1] != "h" else 0, axis=0).tobytes()
-        )
+        turned = np.roll(records, int(name[-1]) if name[-1] != "h" else 0, axis=0)
+        (folder / f"{name}.bin").write_bytes(turned.tobytes())
     (folder / "batches.meta.txt").write_text("\n".join(f"class {i}" for i in range(10)) + "\n\n")
 
 
@@ -183,10 +182,8 @@ def test_the_checksums_are_those_that_torchvision_knows():
     from torchvision.datasets import CIFAR10, CIFAR100
 
     for ours, theirs in ((datasets.CIFAR10, CIFAR10), (datasets.CIFAR100, CIFAR100)):
-        assert list(ours.items()) == [
-            *map(tuple, theirs.train_list + theirs.test_list),
-            (theirs.meta["filename"], theirs.meta["md5"]),
-        ]
+        listed = map(tuple, theirs.train_list + theirs.test_list)
+        assert list(ours.items()) == [*listed, (theirs.meta["filename"], theirs.meta["md5"])]
 
 
 # SVHN
@@ -317,12 +314,6 @@ def test_tinyimagenet(tmp_path, small):
     val = find("tinyimagenet", "test", tmp_path)
     assert val.labels.tolist() == [1, 0]
     assert np.array_equal(val[0], pixels()[3])
-
-
-def test_an_empty_folder_of_tinyimagenet(tmp_path):
-    (tmp_path / "tiny-imagenet-200/test/images").mkdir(parents=True)
-    with pytest.raises(of.FileFormatError, match="does not lead to the published set: there is no image in"):
-        find("tinyimagenet", "test", tmp_path)
 
 
 # LSUN

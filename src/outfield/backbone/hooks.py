@@ -8,9 +8,10 @@ there are only single layers, as in VGG, a block is a convolution with what foll
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -106,11 +107,13 @@ class Observer:
         said = getattr(self.network, "num_prefix_tokens", None)
         prefix_tokens = said if isinstance(said, int) else None
         trace = Trace(self._given, len(images), self.stages, prefix_tokens)
-        with trace.listening(module for module in self.network.modules() if module is not self.network):
+        with contextlib.ExitStack() as hooks:
+            for module, is_input in itertools.product([*self.network.modules()][1:], (True, False)):
+                hooks.callback(_watch(module, is_input, partial(trace.see, is_input)))
             logits = logits_of(self.network(images), len(images))
         call = self._find_head(trace.calls, logits)
         features = pooled_input(call.module, call.tensor)
-        before = [passing for passing in reversed(trace.maps.values()) if passing.order < call.order]
+        before = [passing for passing in reversed(trace.maps) if passing.order < call.order]
         place, tensor = find_map(before, features, prefix_tokens) or (None, features)
         if self._given is not None and _is_normalised(logits):
             told = "the network's outputs look like probabilities, but are taken as logits: leave out its softmax"
@@ -152,11 +155,11 @@ class Observer:
 
 
 def _named_module(network: nn.Module, name: str) -> nn.Module:
-    try:
-        return network.get_submodule(name)
-    except AttributeError as error:
+    found = dict(network.named_modules()).get(name)
+    if found is None:
         what = f"head is {name!r}, but {type(network).__name__} has no module of that name"
-        raise InputError(f"{what}; {_linear_names(network)}") from error
+        raise InputError(f"{what}; {_linear_names(network)}")
+    return found
 
 
 def _linear_names(network: nn.Module) -> str:
@@ -209,40 +212,33 @@ class Trace:
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
         self.head, self.rows, self.blocks, self.prefix_tokens = head, rows, blocks, prefix_tokens
         self.calls: list[Passing] = []
-        self.maps: dict[int, Passing] = {}
+        self.maps: list[Passing] = []
         self.outputs: dict[nn.Module, list[Output]] = {}
         self._order = 0
-
-    @contextlib.contextmanager
-    def listening(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Hooks at all of these modules, removed afterwards."""
-        with contextlib.ExitStack() as hooks:
-            for module in modules:
-                for is_input in (True, False):
-                    hooks.callback(_watch(module, is_input, partial(self._see, is_input)))
-            yield
 
     def outputs_before(self, order: int) -> dict[nn.Module, Output]:
         """The last output of each module before a moment of the pass."""
         before = {m: [one for one in outputs if one.order < order] for m, outputs in self.outputs.items()}
         return {module: outputs[-1] for module, outputs in before.items() if outputs}
 
-    def _see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
+    def see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
+        """What a hook shows."""
         self._order += 1
         if tensor.dim() in (3, 4) and not is_pooled(tensor):
-            self.maps.pop(id(tensor), None)
-            self.maps[id(tensor)] = Passing(self._order, module, is_input, tensor)
-            if len(self.maps) > MAPS_KEPT:
-                del self.maps[next(iter(self.maps))]
+            last = [passing for passing in self.maps if passing.tensor is not tensor][1 - MAPS_KEPT :]
+            self.maps = [*last, Passing(self._order, module, is_input, tensor)]
         if is_input:
             if module is self.head or (self.head is None and is_linear(module) and is_pooled(tensor)):
                 self.calls.append(Passing(self._order, module, True, copied(tensor)))
             return
         if self.calls and self.calls[-1].module is module:
             self.calls[-1] = self.calls[-1]._replace(output=tensor)
-        read = read_output(self._order, module, tensor, self.rows, self.prefix_tokens) if self.blocks else None
-        if read is not None:
-            self.outputs.setdefault(module, []).append(read)
+        of_all = tensor.dim() in (3, 4) and len(tensor) == self.rows and tensor.numel() and tensor.is_floating_point()
+        if self.blocks and of_all:  # (N, C, H, W), (N, H, W, C) or tokens (N, T, C)
+            skips = (0, 1) if self.prefix_tokens is None else (self.prefix_tokens,)
+            ways = tuple((place, place.mean(tensor).cpu()) for place in _readings(module, False, tensor, skips))
+            exact = tensor.dtype in (torch.float32, torch.float64)
+            self.outputs.setdefault(module, []).extend([Output(self._order, ways, exact)] if ways else [])
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -384,15 +380,6 @@ class Block:
     pooled: Tensor
 
 
-def read_output(order: int, module: nn.Module, tensor: Tensor, rows: int, prefix_tokens: int | None) -> Output | None:
-    """What a module gave, pooled; None if it is no map: (N, C, H, W), (N, H, W, C) or tokens (N, T, C) of all images."""
-    if tensor.dim() not in (3, 4) or len(tensor) != rows or 0 in tensor.shape or not tensor.is_floating_point():
-        return None
-    places = _readings(module, False, tensor, (0, 1) if prefix_tokens is None else (prefix_tokens,))
-    ways = tuple((place, place.mean(tensor).cpu()) for place in places)
-    return Output(order, ways, tensor.dtype in (torch.float32, torch.float64)) if ways else None
-
-
 def find_blocks(
     network: nn.Module, outputs: Mapping[nn.Module, Output], last_map: FeatureMap | None, features: Tensor
 ) -> list[Block]:
@@ -465,10 +452,8 @@ def _way(module: nn.Module, output: Output, last_map: FeatureMap | None) -> tupl
 
 
 def _channels(module: nn.Module, shape: tuple[int, ...], last_map: FeatureMap | None) -> int:
-    """The axis of the channels, 1 or 3: the one whose size is that of a weight; else maps are square; else as in the last map."""
+    """The axis of the channels, 1 or 3: the one whose size is that of a weight; else as in the last map."""
     sizes = {len(weight) for weight in module.parameters() if weight.dim()}
     if (shape[0] in sizes) != (shape[2] in sizes):
         return 1 if shape[0] in sizes else 3
-    if (shape[0] == shape[1]) != (shape[1] == shape[2]):
-        return 1 if shape[1] == shape[2] else 3
     return last_map.channels if last_map is not None and len(last_map.shape) == 3 else 1

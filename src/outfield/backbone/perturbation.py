@@ -68,8 +68,8 @@ class Perturb:
 
     def __post_init__(self) -> None:
         require_number("epsilon", self.epsilon, least=0)
-        looks_right = all(hasattr(self.detector, name) for name in ("needs_to_score", "fingerprint", "_score"))
-        require(looks_right and not isinstance(self.detector, type), "detector", self.detector, "a fitted detector")
+        is_one = hasattr(self.detector, "needs_to_score") and not isinstance(self.detector, type)
+        require(is_one, "detector", self.detector, "a fitted detector")
         if not self.detector._fitted:
             raise NotFittedError(f"{self.detector!r:.100} is not fitted; Perturb takes a fitted detector")
         if self.detector.needs_to_score != ("features",):

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
@@ -42,8 +42,7 @@ def timm_pretrained(name: str) -> nn.Module:
     network: nn.Module
     with as_ours(f"the published weights of {name} do not fit it"):
         network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
-    config_of_network: Any = getattr(network, "pretrained_cfg", {})
-    config_of_network.pop("state_dict", None)  # which would keep all weights in memory twice
+    cast(dict[str, Any], network.pretrained_cfg).pop("state_dict", None)  # which would keep all weights in memory twice
     return network
 
 

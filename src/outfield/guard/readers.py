@@ -362,9 +362,10 @@ def looked_into(
     backbone: Backbone, stages: bool, views: Views, odin: bool = False, precision: str = "float32"
 ) -> tuple[Extraction, dict[str, Tensor]]:
     """The way through a network, which knows where to look into it, and all fields of two images of noise."""
-    expects, perturbed = backbone.preprocessing, Odin() if odin else None
-    way = (backbone.network, backbone.device, expects, backbone.head, perturbed, precision, stages, views)
-    extraction = Extraction(*way)
+    expects, extraction = (
+        backbone.preprocessing,
+        Extraction(backbone, Odin() if odin else None, precision, stages, views),
+    )
     shape = (PROBES, *expects.size, len(expects.mean))
     noise = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     return extraction, next(iter(extraction.run([noise], PROBES)))[1]
