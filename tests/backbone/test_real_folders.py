@@ -111,14 +111,6 @@ class TestSkipping:
         with pytest.raises(of.MissingExtraError, match="PIL"):
             backbone().extract(Needing([picture(0)]), on_error="skip")
 
-    @pytest.mark.parametrize("wrong", ["ignore", None, True])
-    def test_other_words_are_refused(self, wrong, tmp_path):
-        Image.fromarray(picture(0)).save(tmp_path / "a.png")
-        with pytest.raises(of.UnknownNameError, match="on_error is"):
-            backbone().extract(Lookup([picture(0)]), on_error=wrong)
-        with pytest.raises(of.UnknownNameError, match="on_error is"):
-            of.open_images(tmp_path, on_error=wrong)
-
     def test_a_batch_of_which_nothing_is_left(self):
         class Half(Lookup):
             def __getitem__(self, index):

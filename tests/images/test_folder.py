@@ -274,13 +274,3 @@ def test_what_is_named_like_an_image_and_is_no_file_is_refused(tmp_path, target)
     os.mkfifo(odd) if target is None else odd.symlink_to(target)
     with pytest.raises(of.StorageError, match=r"odd\.png: it is not an ordinary file"):
         ImageFiles.of(tmp_path)
-
-
-def test_a_pipe_that_comes_later_is_not_waited_for(tmp_path):
-    put(tmp_path / "a.png")
-    found = ImageFiles.of(tmp_path)
-    (tmp_path / "a.png").unlink()
-    os.mkfifo(tmp_path / "a.png")
-    for look in (lambda: found[0], lambda: found.size, found.fingerprint):
-        with pytest.raises(of.StorageError, match=r"a\.png: it is not an ordinary file"):
-            look()

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -317,13 +316,6 @@ def test_tinyimagenet(tmp_path, small):
 
 
 # LSUN
-
-
-def test_lsun_without_lmdb_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    (tmp_path / "test_lmdb").mkdir()
-    with pytest.raises(of.MissingExtraError, match=r"needs lmdb, .*pip install 'outfield\[lsun\]'"):
-        find("lsun", "test", tmp_path)
 
 
 def test_lsun(tmp_path, small):

@@ -114,11 +114,6 @@ class TestKinds:
         corr = np.corrcoef(image[..., 0].flatten(), found[..., 0].flatten())[0, 1]
         assert abs(corr) < 0.2
 
-    def test_scrambled_phases_keep_grey_grey(self):
-        image = np.repeat(random_image((16, 16))[..., :1], 3, axis=2)
-        found = change("phase", image)
-        assert np.array_equal(found[..., 0], found[..., 2])
-
     def test_partners_of_another_size_are_resized(self):
         one, other = np.full((6, 4, 3), 10, np.uint8), np.full((3, 9, 3), 30, np.uint8)
         assert np.array_equal(change("mixed", one, [other]), np.full((6, 4, 3), 20))

@@ -74,7 +74,7 @@ def read(
     rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
-    return _decoded(_Batches(images, way, rows, skips=skipped is not None), workers, pinned, skipped)
+    return _decoded(_Batches(images, way, rows, skipped), workers, pinned)
 
 
 def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
@@ -111,8 +111,8 @@ def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, No
 class _Batches(Dataset[Any]):
     """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why."""
 
-    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skips: bool) -> None:
-        self.images, self.way, self.rows, self.skips = images, way, rows, skips
+    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skipped: dict[int, str] | None) -> None:
+        self.images, self.way, self.rows, self.skipped = images, way, rows, skipped
 
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.rows)
@@ -125,7 +125,7 @@ class _Batches(Dataset[Any]):
             try:
                 batch[index - chosen.start - len(missing)] = self._image(index)
             except OutfieldError as error:
-                if not self.skips or isinstance(error, MissingExtraError):
+                if self.skipped is None or isinstance(error, MissingExtraError):
                     return error  # as a value: raised, it would be handed on wrapped in the traceback of a worker
                 missing[index] = str(error)
         return batch[: len(chosen) - len(missing)], missing
@@ -139,9 +139,7 @@ class _Batches(Dataset[Any]):
             return torch.from_numpy(self.way.pixels(image))
 
 
-def _decoded(
-    batches: _Batches, workers: int, pinned: bool, skipped: dict[int, str] | None
-) -> Generator[Tensor, None, None]:
+def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:
     loader = DataLoader(
         batches,
         batch_size=None,
@@ -155,8 +153,8 @@ def _decoded(
             if isinstance(found, Exception):
                 raise found
             batch, missing = found
-            if skipped is not None:
-                skipped.update(missing)
+            if batches.skipped is not None:
+                batches.skipped.update(missing)
             if len(batch):
                 yield batch
     except RuntimeError as error:

@@ -1,8 +1,7 @@
-"""Looking into a network while it runs, by hooks: the input of its last linear layer, its last feature map and its blocks.
+"""Looking into a network by hooks: the input of its last linear layer, its last feature map and its blocks, the stages.
 
-In the first batch all modules are watched; later ones are watched at the places that were found then. Blocks, which are the
-stages, are the first parts of about the same depth: layer1 … layer4 of a ResNet, the ``blocks`` of a vision transformer. Where
-there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
+In the first batch all modules are watched, later only the places found then. Blocks are the first parts of about the same depth,
+as layer1 … layer4 of a ResNet; of single layers, as in VGG, a convolution with what follows it up to the next.
 """
 
 from __future__ import annotations
@@ -121,12 +120,10 @@ class Observer:
         spread = None if place is None else place.spread(tensor)
         if not bool(features.isfinite().all()):
             return Seen(features, spread, logits)  # maps cannot be told from others; the next batch may be better
-        blocks: list[Block] = []
-        if self.stages:
-            blocks = find_blocks(self.network, trace.outputs_before(call.order), place, features)
-            if not blocks:
-                what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
-                raise InputError(f"{what}; extract without --stages, in Python stages=False")
+        blocks = find_blocks(self.network, trace.outputs, place, features) if self.stages else []
+        if self.stages and not blocks:
+            what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
+            raise InputError(f"{what}; extract without --stages, in Python stages=False")
         self._head = call.module
         self._places = {} if place is None else {0: place}
         self._places |= {number: block.place for number, block in enumerate(blocks, 1)}
@@ -155,7 +152,7 @@ class Observer:
 
 
 def _named_module(network: nn.Module, name: str) -> nn.Module:
-    found = dict(network.named_modules()).get(name)
+    found: nn.Module | None = dict(network.named_modules()).get(name)
     if found is None:
         what = f"head is {name!r}, but {type(network).__name__} has no module of that name"
         raise InputError(f"{what}; {_linear_names(network)}")
@@ -213,13 +210,8 @@ class Trace:
         self.head, self.rows, self.blocks, self.prefix_tokens = head, rows, blocks, prefix_tokens
         self.calls: list[Passing] = []
         self.maps: list[Passing] = []
-        self.outputs: dict[nn.Module, list[Output]] = {}
+        self.outputs: dict[nn.Module, Output] = {}
         self._order = 0
-
-    def outputs_before(self, order: int) -> dict[nn.Module, Output]:
-        """The last output of each module before a moment of the pass."""
-        before = {m: [one for one in outputs if one.order < order] for m, outputs in self.outputs.items()}
-        return {module: outputs[-1] for module, outputs in before.items() if outputs}
 
     def see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
         """What a hook shows."""
@@ -237,8 +229,8 @@ class Trace:
         if self.blocks and of_all:  # (N, C, H, W), (N, H, W, C) or tokens (N, T, C)
             skips = (0, 1) if self.prefix_tokens is None else (self.prefix_tokens,)
             ways = tuple((place, place.mean(tensor).cpu()) for place in _readings(module, False, tensor, skips))
-            exact = tensor.dtype in (torch.float32, torch.float64)
-            self.outputs.setdefault(module, []).extend([Output(self._order, ways, exact)] if ways else [])
+            if ways:
+                self.outputs[module] = Output(self._order, ways, tensor.dtype in (torch.float32, torch.float64))
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -262,17 +254,16 @@ def copied(tensor: Tensor) -> Tensor:
 def _watch(module: nn.Module, is_input: bool, see: Callable[[nn.Module, Tensor], None]) -> Callable[[], None]:
     """Show the first tensor that goes into, or comes out of, a module, if there is one; what is returned ends it."""
 
-    def show(module: nn.Module, values: Any) -> None:
-        several = values if isinstance(values, tuple | list) else (values,)
-        tensor = next((value for value in several if isinstance(value, Tensor)), None)
+    def show(module: nn.Module, args: tuple[Any, ...], more: Any) -> None:
+        given = more if isinstance(more, tuple | list) else (more,)
+        values = (*args, *more.values()) if is_input else given  # arguments by name, or the output
+        tensor = next((value for value in values if isinstance(value, Tensor)), None)
         if tensor is not None:
             see(module, tensor)
 
     if is_input:
-        return module.register_forward_pre_hook(
-            lambda module, args, kwargs: show(module, (*args, *kwargs.values())), with_kwargs=True
-        ).remove
-    return module.register_forward_hook(lambda module, args, output: show(module, output)).remove
+        return module.register_forward_pre_hook(show, with_kwargs=True).remove
+    return module.register_forward_hook(show).remove
 
 
 # Maps, and the blocks that give them

@@ -52,20 +52,16 @@ class FileNetwork(nn.Module):
         """Features, the logits where the last layer is not ours, and perhaps the last feature map."""
         raise NotImplementedError
 
-    def rows_of(self, images: Tensor) -> list[Tensor]:
-        """What :meth:`_run` gives of any number of images."""
-        rows = self.rows
-        if rows is None:
-            return list(self._run(images))
-        pieces = []
-        for piece in images.split(rows):
-            whole = torch.cat([piece, piece[:1].expand(rows - len(piece), *piece.shape[1:])])
-            pieces.append([value[: len(piece)] for value in self._run(whole)])
-        return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
-
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, K) of images (N, C, H, W)."""
-        found = self.rows_of(images)
+        if self.rows is None:
+            found = list(self._run(images))
+        else:
+            pieces = []
+            for piece in images.split(self.rows):
+                whole = torch.cat([piece, piece[:1].expand(self.rows - len(piece), *piece.shape[1:])])
+                pieces.append([value[: len(piece)] for value in self._run(whole)])
+            found = [torch.cat(parts) for parts in zip(*pieces, strict=True)]
         if self.map is not None:
             self.map(found.pop())
         logits: Tensor = self.head(*found)

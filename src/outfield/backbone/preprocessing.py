@@ -259,9 +259,8 @@ class Preprocessing:
         self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
     ) -> Callable[[Tensor], Tensor]:
         """A function from bytes (N, H, W, 3 or 1), which :meth:`pixels` gave or "tensor" resizes, to what the network takes."""
-        mean, std = (
-            torch.tensor(values, device=device, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std)
-        )
+        numbers = torch.tensor((self.mean, self.std), device=device, dtype=torch.float32)
+        mean, std = numbers[:, :, None, None]
 
         def prepare(pixels: Tensor) -> Tensor:
             there = pixels.to(device, non_blocking=True)
@@ -300,10 +299,7 @@ def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Preprocessing:
-    """The preprocessing that is given as a whole, or the network's own with the parts (:data:`PARTS`) that are given.
-
-    With a crop, a size of one side is the shorter edge's; without one, images get exactly the size, by default as "tensor" does.
-    """
+    """What is given as a whole, or the network's own with these parts; with a crop, a size of one side is the shorter edge's."""
     said = {name: as_tuple(value) for name, value in parts.items() if value is not None}
     if whole is not None:
         if said:

@@ -105,13 +105,8 @@ def _from_url(url: str, what: str) -> State:
     if not digest.startswith(found[1]):
         said = f"{path} is not the file of that name that {what} is published in: its SHA-256 is {digest}"
         raise FileFormatError(f"{said}; remove it, and it is downloaded again")
-    return read_restricted(path)
-
-
-def read_restricted(path: Path) -> State:
-    """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs."""
     with open_to_read(path) as file, as_ours(f"{path} is truncated, or holds more than tensors"):
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content: State = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise FileFormatError(f"{path} does not hold a state dict, tensors by name")
     return content

@@ -35,10 +35,9 @@ CIFAR10 = {
     "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
 }  # fmt: skip
 CIFAR100 = {
-    "train": "16019d7e3df5f24257cddd939b257f8d",
-    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
-}
+}  # fmt: skip
 SHA256 = {  # of published files
     "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
@@ -147,11 +146,10 @@ def textures(place: Path) -> ImageFiles:
 
 def places365(place: Path) -> ImageFiles:
     """A split of Places365, small images, from their folder (``val_256``) and the list beside it, of FILE LABEL."""
-    listing = "places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt"
+    listing = place.parent / ("places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt")
     classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
-    listed = _numbered(place.parent / listing)
-    names, labels = [name for _, name in listed], [label for label, _ in listed]
-    return _listed(place.parent / listing, place, names, labels, classes)
+    labels, names = zip(*_numbered(listing), strict=True)
+    return _listed(listing, place, names, labels, classes)
 
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
@@ -173,7 +171,7 @@ def _by_class(listing: Path, folder: Path, names: Sequence[str], owners: Sequenc
     return _listed(listing, folder, names, [classes.index(owner) for owner in owners], classes)
 
 
-def _listed(listing: Path, folder: Path, names: Sequence[str], labels: list[int], classes: list[str]) -> ImageFiles:
+def _listed(listing: Path, folder: Path, names: Sequence[str], labels: Sequence[int], classes: list[str]) -> ImageFiles:
     """Files that a list names, which must all be there."""
     found = ImageFiles(folder, names, labels, classes=classes)
     for name in names:

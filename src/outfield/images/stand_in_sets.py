@@ -227,11 +227,9 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90),
         Kind("turned180", "near", "The image is turned upside down.", turned180),
-        Kind("mixed", "near", "The mean of two images of different classes.", mixed, partners=1),
-        Kind(
-            "halves", "near", "One half of the image, the other half of an image of another class.", halves, partners=1
-        ),
-        Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, partners=3),
+        Kind("mixed", "near", "The mean of two images of different classes.", mixed, 1),
+        Kind("halves", "near", "One half of the image, the other half of an image of another class.", halves, 1),
+        Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, 3),
         Kind("inverted", "near", "Light is dark and every colour its opposite.", inverted),
         Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", partial(jigsaw, grid=2)),
         Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", partial(jigsaw, grid=FINE)),
@@ -254,11 +252,7 @@ PAPER, INK, FAINT = (255, 255, 255), (28, 32, 38), (112, 120, 130)
 
 
 def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
-    """Write ``LEVEL/KIND/NUMBER.png`` for each image, and a sheet of examples, ``examples.png``.
-
-    The number is that of the image in its set. The folder, which must not be there yet or be empty, appears when all of it is
-    written; when anything fails, there is none.
-    """
+    """Write ``LEVEL/KIND/NUMBER.png`` for each image, and ``examples.png``, to a folder that appears once all is written."""
     target = as_path(folder, "folder")
     check_free(target)
     wrong = as_ours(f"cannot write {target}", StorageError, OSError, after="; nothing was changed")
