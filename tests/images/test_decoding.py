@@ -130,10 +130,14 @@ def test_a_broken_file_is_named(tmp_path, ending):
     Image.fromarray(pixels(40, 40)).save(path)
     ImageFiles.of(tmp_path)[0]
     whole = path.read_bytes()
-    for content in (b"", b"\x00" * 60, whole[:9], whole[: len(whole) // 2]):
+    for content in (b"\x00" * 60, whole[:9], whole[: len(whole) // 2]):
         path.write_bytes(content)
         with pytest.raises(of.FileFormatError, match=rf"broken\.{ending} is truncated, or is not an image"):
             ImageFiles.of(tmp_path)[0]
+    path.write_bytes(b"")
+    for look in (lambda: ImageFiles.of(tmp_path)[0], lambda: ImageFiles.of(tmp_path).size):
+        with pytest.raises(of.FileFormatError, match=rf"broken\.{ending} is empty"):
+            look()
 
 
 def test_postscript_named_png_starts_no_program(tmp_path, monkeypatch):

@@ -135,7 +135,7 @@ class TestStandIns:
         assert list(made) == [*NEAR, *FAR]
         assert made.levels == {name: kind.level for name, kind in KINDS.items()}
         for name, one in made.items():
-            assert (len(one), one.labels, one.classes) == (6, None, None)
+            assert (len(one), one.labels, one.classes, one.size) == (6, None, None, (16, 16))
             assert one.name == f"pictures, {name}"
             assert one[3].shape == (16, 16, 3)
             assert one[3].flags.c_contiguous
@@ -170,6 +170,8 @@ class TestStandIns:
     def test_images_of_different_sizes(self):
         images = [random_image((5, 8), 0), random_image((9, 6), 1)]
         made = of.stand_ins(images)
+        assert made["mixed"].size is None
+        assert of.stand_ins([images[0]] * 2)["turned90"].size == (8, 5)
         assert made["turned90"][0].shape == (8, 5, 3)
         assert made["mixed"][1].shape == (9, 6, 3)
 

@@ -88,6 +88,9 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
     """An image that Pillow has not decoded yet; whatever it raises becomes an error of ours."""
     pillow = library("PIL.Image", extra="images")
     try:
+        if not file.read(1):
+            raise FileFormatError(f"{where} is empty: the file has no content")
+        file.seek(0)
         with pillow.open(file, formats=FORMATS) as image:
             yield image
     except OutfieldError:

@@ -153,6 +153,11 @@ class ImageList(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         return self.images[index]
 
+    @property
+    def size(self) -> tuple[int, int] | None:
+        sizes = {(image.shape[0], image.shape[1]) for image in self.images}
+        return sizes.pop() if len(sizes) == 1 else None
+
 
 def check_source(images: object) -> None:
     """Refuse what is no source of images."""

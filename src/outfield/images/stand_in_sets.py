@@ -33,13 +33,14 @@ Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.nd
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stand-in: its name, what it stands for, what is done to an image, with how many others."""
+    """A kind of stand-in: its name, what it stands for, what is done to an image, with how many others; whether sides swap."""
 
     name: str
     level: str
     meaning: str
     change: Change
     partners: int = 0
+    turns: bool = False
 
 
 class StandInImages(ImageSource):
@@ -65,6 +66,11 @@ class StandInImages(ImageSource):
         for one, found in zip(numbers, (image, *others), strict=True):
             check_image(found, f"image {one} of {self.images.name}")  # a source may be anybody's
         return np.ascontiguousarray(self.kind.change(image, others, rng))
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        size = self.images.size
+        return size[::-1] if size is not None and self.kind.turns else size
 
     def _shape(self) -> str:
         return f", {self.kind.level}"
@@ -225,7 +231,7 @@ def _cycle(count: int, rng: np.random.Generator) -> list[int]:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90),
+        Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90, turns=True),
         Kind("turned180", "near", "The image is turned upside down.", turned180),
         Kind("mixed", "near", "The mean of two images of different classes.", mixed, 1),
         Kind("halves", "near", "One half of the image, the other half of an image of another class.", halves, 1),
