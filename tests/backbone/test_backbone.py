@@ -151,6 +151,8 @@ class TestHeadAndMap:
         inside = network[:2](normalised(images))
         assert close(found.features, inside.mean((2, 3)))
         assert close(found.spread, inside.std((2, 3), correction=0))
+        assert torch.equal(found.head_weight, network[3].weight.flatten(1))
+        assert torch.equal(found.head_bias, network[3].bias)
 
     def test_a_shared_activation_is_read_where_the_map_is(self):
         class Shared(Plain):
@@ -177,11 +179,7 @@ class TestHeadAndMap:
     @pytest.mark.parametrize(
         ("layers", "head", "said"),
         [
-            (
-                [nn.Flatten(), nn.Linear(768, CLASSES), nn.Sigmoid()],
-                None,
-                r"head='fc' \(its linear layers end with 1\)",
-            ),
+            ([nn.Flatten(), nn.Linear(768, 4), nn.Sigmoid()], None, r"head='fc' \(its linear layers end with 1\)"),
             ([nn.Conv2d(3, CLASSES, 16), nn.Flatten()], None, "no linear layer can be seen"),
             ([nn.Flatten(), nn.Linear(768, CLASSES)], "fc", "has no module of that name"),
             ([nn.Conv2d(3, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()], "0", "name a layer behind the pooling"),

@@ -1,4 +1,4 @@
-"""Files of classifiers that are crafted: a valid checksum, and something inside that cannot be."""
+"""Files of classifiers with something inside that cannot be."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from outfield.config import to_plain
 from outfield.files import Record, write_record
 
 MADE = Classifier("test_resnet", 3, small_images=False, size=(32, 32), names=("a", "b", "c"))
+PLAIN = to_plain(MADE)
 
 
 @pytest.fixture(scope="module")
@@ -22,48 +23,27 @@ def write(path, header, tensors):
 
 
 @pytest.mark.parametrize(
-    "header",
+    "classifier",
     [
-        {},
-        {"classifier": "test_resnet", "notes": {}},
-        {"classifier": {"type": "Odin"}, "notes": {}},
-        {"classifier": to_plain(MADE)},
-        {"classifier": to_plain(MADE), "notes": [1]},
-        {"architecture": "no_such_network"},
-        {"architecture": "torchvision:fcn_resnet50"},
-        {"architecture": "test_vit"},
-        {"classes": 4},
-        {"small_images": True},
-        {"size": [0, 32]},
-        {"mean": [0.1]},
-        {"names": ["a"]},
-        {"unknown": 1},
+        None,
+        {**PLAIN, "architecture": "torchvision:fcn_resnet50"},
+        {**PLAIN, "architecture": "test_vit"},
+        {**PLAIN, "classes": 4},
+        {**PLAIN, "names": ["a"]},
+        {**PLAIN, "unknown": 1},
     ],
 )
-def test_a_header_that_cannot_be(tmp_path, state, header):
-    if header and "classifier" not in header:
-        header = {"classifier": {**to_plain(MADE), **header}, "notes": {}}
-    path = write(tmp_path / "c.safetensors", header, state)
-    with pytest.raises(of.FileFormatError, match=r"c\.safetensors"):
-        load_classifier(path)
-    with pytest.raises(of.FileFormatError):
-        Backbone.open(str(path), "cpu")
+def test_a_header_that_cannot_be(tmp_path, state, classifier):
+    path = write(tmp_path / "c.safetensors", {"classifier": classifier, "notes": {}}, state)
+    for read in (load_classifier, lambda path: Backbone.open(str(path), "cpu")):
+        with pytest.raises(of.FileFormatError, match=r"c\.safetensors"):
+            read(path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda value: value * float("nan"),
-        lambda value: value + float("inf"),
-        lambda value: value[:1],
-        lambda value: value.flatten(),
-        lambda value: torch.zeros(()),
-    ],
-)
+@pytest.mark.parametrize("change", [lambda value: value * float("nan"), lambda value: value[:1]])
 def test_weights_that_cannot_be(tmp_path, state, change):
-    header = {"classifier": to_plain(MADE), "notes": {}}
     changed = {**state, "fc.weight": change(state["fc.weight"])}
-    path = write(tmp_path / "c.safetensors", header, changed)
+    path = write(tmp_path / "c.safetensors", {"classifier": PLAIN, "notes": {}}, changed)
     with pytest.raises(of.FileFormatError, match=r"c\.safetensors .*fc\.weight"):
         load_classifier(path)
     with pytest.raises(of.FileFormatError, match=r"^weights .*fc\.weight"):
@@ -72,7 +52,6 @@ def test_weights_that_cannot_be(tmp_path, state, change):
 
 def test_other_types_of_the_same_numbers_are_taken(tmp_path, state):
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    path = write(tmp_path / "c.safetensors", {"classifier": to_plain(MADE), "notes": {}}, half)
-    network, _, _ = load_classifier(path)
+    network, _, _ = load_classifier(write(tmp_path / "c.safetensors", {"classifier": PLAIN, "notes": {}}, half))
     assert network.fc.weight.dtype == torch.float32
     torch.testing.assert_close(network.fc.weight.detach(), state["fc.weight"], atol=1e-3, rtol=1e-2)

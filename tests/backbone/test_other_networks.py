@@ -67,41 +67,31 @@ def folder(tmp_path):
 
 class TestHuggingFace:
     @pytest.mark.parametrize("make", [vit, resnet, convnext])
-    def test_logits_and_pixels_are_those_of_transformers(self, make, tmp_path):
+    def test_logits_are_those_of_transformers(self, make, tmp_path):
         torch.manual_seed(0)
         network, processor = make()
         network.save_pretrained(tmp_path)
         processor.save_pretrained(tmp_path)
         backbone = of.Backbone.open(f"hf:{tmp_path}", device="cpu")
         images = pictures()
-        slow = processor.to_dict()
-        name = slow["image_processor_type"]
-        module = {"ViTImageProcessor": "vit", "ConvNextImageProcessor": "convnext"}[name]
-        pil = getattr(
-            __import__(f"transformers.models.{module}.image_processing_pil_{module}", fromlist=["x"]), f"{name}Pil"
-        )
-        taken = pil(
-            **{k: v for k, v in slow.items() if k in ("size", "resample", "image_mean", "image_std", "crop_pct") and v}
-        )
-        pixels = taken(images=[Image.fromarray(image) for image in images], return_tensors="pt")["pixel_values"]
+        way = of.Preprocessing.of(json.loads((tmp_path / "preprocessor_config.json").read_text()))
+        assert backbone.preprocessing == way  # whose pixels are those of transformers: test_preprocessing.py
+        pixels = torch.stack([way.tensor(image) for image in images])
         with torch.no_grad():
-            wanted = network.eval()(pixels.float()).logits
+            wanted = network.eval()(pixels).logits
         found = backbone.extract(Lookup(images))
         assert torch.allclose(found.logits, wanted, atol=1e-4)
         assert torch.allclose(found.features @ found.head_weight.T + found.head_bias, found.logits, atol=1e-4)
         assert backbone.extract(Lookup(images), odin=of.Odin()).odin_logits.shape == (5, found.logits.shape[1])
-        assert torch.equal(rebuilt(backbone)(pixels.float()).logits, backbone.network(pixels.float()).logits)
+        assert torch.equal(rebuilt(backbone)(pixels).logits, backbone.network(pixels).logits)
         assert backbone.name == tmp_path.name
-
-    def test_the_names_of_its_classes(self, folder):
-        backbone = of.Backbone.open(f"hf:{folder}", device="cpu")
-        assert (backbone.names, backbone.classes) == (("dog", "cat", "ant", "bee"), 4)
 
     def test_preprocessing_by_hand(self, folder):
         (folder / "preprocessor_config.json").unlink()
         with pytest.raises(of.InputError, match="does not say how it takes images; give size, mean, std"):
             of.Backbone.open(f"hf:{folder}", device="cpu")
         backbone = of.Backbone.open(f"hf:{folder}", device="cpu", size=40, crop=32, **HALF)
+        assert (backbone.names, backbone.classes) == (("dog", "cat", "ant", "bee"), 4)
         assert backbone.preprocessing == of.Preprocessing(40, (32, 32), **HALF)
         with pytest.raises(of.InputError, match="has no setting classes"):
             of.Backbone.open(f"hf:{folder}", device="cpu", classes=4, size=32, **HALF)
@@ -133,8 +123,6 @@ class TestHuggingFace:
             ({"model_type": 3}, "no image classifier"),
             ({"use_pretrained_backbone": True}, "would download weights"),
             ({"hidden_size": 64}, "do not fit|no network that"),
-            ({"num_hidden_layers": 10**8}, "far larger than its weights"),
-            ({"num_labels": 20_000_000}, "there are 20000000 labels, but no weight has so many rows"),
         ],
     )
     def test_other_configurations_are_refused(self, folder, change, words):
@@ -167,11 +155,6 @@ class TestHuggingFace:
             with pytest.raises(of.FileFormatError, match=r"config\.json"):
                 of.Backbone.open(f"hf:{folder}", device="cpu")
 
-    def test_a_processor_that_is_not_known(self, folder):
-        (folder / "preprocessor_config.json").write_text('{"image_processor_type": "DonutImageProcessor"}')
-        with pytest.raises(of.InputError, match="the image processor Donut is unknown"):
-            of.Backbone.open(f"hf:{folder}", device="cpu")
-
     def test_on_the_command_line(self, folder, tmp_path):
         for name, image in zip(("cat/0.png", "dog/1.png"), pictures(2), strict=True):
             (tmp_path / "photos" / name).parent.mkdir(parents=True)
@@ -187,8 +170,6 @@ class TestHuggingFace:
         state = backbone.origin.state(backbone.network)
         with pytest.raises(of.FileFormatError, match="a file does not fit"):
             backbone.origin.build({"classifier.weight": state["classifier.weight"]}, "a file")
-        with pytest.raises(of.FileFormatError, match="there is no config"):
-            Origin("hf", {}).build(state, "a file")
 
 
 # ONNX
@@ -287,7 +268,6 @@ class TestOnnx:
              {"w": WEIGHT, "b": BIAS}, BIAS),
             ([helper.make_node("MatMul", ["f", "w"], ["m"]), helper.make_node("Add", ["b", "m"], ["y"])],
              {"w": WEIGHT, "b": BIAS}, BIAS),
-            ([helper.make_node("Gemm", ["f", "w", "b"], ["y"], alpha=2.0, beta=3.0)], {"w": WEIGHT, "b": BIAS}, 3 * BIAS),
             ([helper.make_node("Gemm", ["f", "w", "b"], ["y"], transB=1)], {"w": WEIGHT.T.copy(), "b": BIAS[:1]}, 0 * BIAS),
             ([helper.make_node("Gemm", ["f", "w"], ["g"]), helper.make_node("Softmax", ["g"], ["y"])], {"w": WEIGHT}, None),
             ([helper.make_node("Transpose", ["v"], ["w"], perm=[1, 0]), helper.make_node("MatMul", ["f", "w"], ["y"])],
@@ -299,8 +279,7 @@ class TestOnnx:
         backbone = of.Backbone.open(str(tmp_path / "net.onnx"), device="cpu", **HALF)
         images = torch.rand(5, 3, 8, 8)
         features = images.mean((2, 3))
-        scale = 2.0 if any(one.name == "alpha" for one in nodes[0].attribute) else 1.0
-        wanted = scale * features @ torch.from_numpy(WEIGHT) + (0 if bias is None else torch.from_numpy(bias))
+        wanted = features @ torch.from_numpy(WEIGHT) + (0 if bias is None else torch.from_numpy(bias))
         assert torch.allclose(backbone.network(images), wanted, atol=1e-5)
         assert isinstance(backbone.network.head, nn.Linear)
 
@@ -310,17 +289,6 @@ class TestOnnx:
         backbone = of.Backbone.open(str(tmp_path / "net.onnx"), device="cpu", **HALF)
         found = backbone.extract(Lookup(pictures()))
         assert torch.allclose(found.logits, found.features @ torch.from_numpy(WEIGHT).exp(), atol=1e-4)
-
-    def test_networks_of_one_channel(self, tmp_path):
-        network = nn.Sequential(nn.Conv2d(1, 5, 3), nn.Flatten(), nn.Linear(5 * 14 * 14, 3))
-        path = exported(network, tmp_path / "grey.onnx", channels=1)
-        backbone = of.Backbone.open(str(path), device="cpu", mean=[0.5], std=[0.25])
-        images = pictures()
-        with torch.no_grad():
-            wanted = network(torch.stack([backbone.preprocessing.tensor(image) for image in images]))
-        assert torch.allclose(backbone.extract(Lookup(images)).logits, wanted, atol=1e-4)
-        with pytest.raises(of.InputError, match="16 × 16 with 1 channels, but its preprocessing gives 16 × 16 with 3"):
-            of.Backbone.open(str(path), device="cpu", **HALF)
 
     def test_its_size_is_its_own(self, tmp_path):
         path = str(exported(seeded(Plain), tmp_path / "net.onnx"))
@@ -355,9 +323,6 @@ class TestOnnx:
                 of.Backbone.open(str(path), device="cpu", **HALF)
         with pytest.raises(of.StorageError, match="no such file"):
             of.Backbone.open(str(tmp_path / "missing.onnx"), device="cpu", **HALF)
-        for state in ({}, {"model": torch.zeros(3)}, {"model": torch.zeros(1, 1, dtype=torch.uint8)}):
-            with pytest.raises(of.FileFormatError, match="holds no ONNX model"):
-                Origin("onnx").build(state, "a file")
 
     def test_inputs_and_outputs_that_are_not_understood(self, tmp_path):
         good = by_hand([helper.make_node("MatMul", ["f", "w"], ["y"])], {"w": WEIGHT})

@@ -14,7 +14,6 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from tests.helpers.networks import NORMALISED, Lookup, Plain
 from timm.data import create_transform, resolve_model_data_config
-from timm.data.transforms import CenterCropOrPad, ResizeKeepRatio
 from torchvision import transforms
 from torchvision.transforms import v2
 
@@ -93,22 +92,16 @@ class TestTimm:
         network = timm.create_model("resnet18", in_chans=1)
         way = of.Preprocessing.of_timm(network)
         assert (way.channels, way.mean) == (1, ((0.485 + 0.456 + 0.406) / 3,))
-        steps = create_transform(
-            (1, 224, 224), interpolation="bilinear", crop_pct=way.size[0] / way.resize, mean=way.mean, std=way.std
-        )
-        way = replace(way, interpolation="bilinear")
+        settings = {"interpolation": "bilinear", "crop_pct": way.size[0] / way.resize, "mean": way.mean, "std": way.std}
+        steps, way = create_transform((1, 224, 224), **settings), replace(way, interpolation="bilinear")
         for image in photographs:
             assert torch.equal(way.tensor(image), steps(Image.fromarray(image).convert("L")))
-
-    def test_defaults_where_a_config_says_little(self):
-        assert of.Preprocessing.of_timm({"input_size": (3, 224, 224)}) == of.Preprocessing(256, (224, 224), "bilinear")
 
     @pytest.mark.parametrize(
         ("given", "words"),
         [
             ({"mean": (0, 0, 0)}, "input_size"),
             (7, "of_timm takes"),
-            ({"input_size": 224}, "input_size is 224"),
             ({"input_size": (3, 9, 9), "crop_mode": "corner"}, "crop_mode is 'corner'"),
             ({"input_size": (3, 9, 9), "interpolation": "random"}, "interpolation is 'random'"),
         ],
@@ -140,8 +133,6 @@ class TestTorchvision:
             [transforms.Compose([transforms.Resize([40])]), transforms.CenterCrop([30]), transforms.PILToTensor(),
              transforms.ConvertImageDtype(torch.float32)],
             [v2.Resize(40), v2.CenterCrop(33), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(**HALF)],
-            [ResizeKeepRatio((40, 60), interpolation="bicubic"), transforms.CenterCrop((40, 60)), TENSOR],
-            [ResizeKeepRatio((40, 60), longest=1.0), CenterCropOrPad((40, 60), fill=(1, 2, 3)), TENSOR],
         ],
     )  # fmt: skip
     def test_transforms_of_ones_own(self, steps, photographs):
@@ -233,15 +224,12 @@ class TestProcessors:
             ({**VIT, "do_pad": True}, "do_pad = True"),
             ({**VIT, "resample": 6}, "resample is 6"),
             ({**VIT, "size": {"longest_edge": 5}}, "longest_edge"),
-            ({**VIT, "size": {"shortest_edge": 5, "longest_edge": 9}}, "shortest edge"),
+            ({**VIT, "size": {"shortest_edge": 5, "longest_edge": 9}}, "shortest_edge"),
             ({**VIT, "size": {"shortest_edge": 5}}, "different sizes"),
             ({**VIT, "image_mean": "grey"}, "mean is 'grey'"),
             ({**VIT, "image_std": [0, 0, 0]}, "std is 0"),
-            ({**VIT, "rescale_factor": 0}, "rescale_factor is 0"),
-            ({**VIT, "image_processor_type": "ConvNextImageProcessor", "size": 224, "do_center_crop": True, "crop_size": 9},
-             "crops twice"),
         ],
-    )  # fmt: skip
+    )
     def test_what_cannot_be_is_refused(self, given, words):
         with pytest.raises(of.InputError, match=words):
             of.Preprocessing.of_processor(given)
@@ -263,18 +251,13 @@ class TestPlainData:
 
     def test_one_line_for_people(self):
         way = of.Preprocessing(256, (224, 224), "bicubic")
-        assert str(of.Preprocessing((8, 8), interpolation="tensor")).startswith(
-            "resize 8 × 8 bilinear by PyTorch, mean"
-        )
+        assert str(of.Preprocessing((8, 8), interpolation="tensor")).startswith("resize 8 × 8 bilinear by PyTorch, m")
         assert str(way) == "resize 256 bicubic, crop 224 × 224, mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)"
         grey = of.Preprocessing((9, 8), fit="cover", crop=(8, 8), mean=(0.5,), std=(0.25,), channels=1)
         assert str(grey) == "grey, resize 9 × 8 (cover) bilinear, crop 8 × 8, mean (0.5), std (0.25)"
 
-    @pytest.mark.parametrize("change", [{"resize": None, "mode": 1}, {}, 7])
-    def test_other_keys_are_refused(self, change):
-        given = of.Preprocessing(8, (8, 8)).to_json() | change if isinstance(change, dict) else change
-        if change == {}:
-            del given["place"]
+    @pytest.mark.parametrize("given", [{"resize": None, "mode": 1}, {}, 7])
+    def test_other_keys_are_refused(self, given):
         with pytest.raises(of.InputError, match="a preprocessing has resize, crop"):
             of.Preprocessing.of_json(given)
 
@@ -284,9 +267,7 @@ class TestPlainData:
             ({"resize": 0}, "resize is 0"),
             ({"resize": 2**14 + 1}, "resize is 16385"),
             ({"resize": (1, 2, 3)}, "resize is"),
-            ({"resize": "8"}, "resize is '8'"),
             ({"crop": 8}, "crop is 8"),
-            ({"crop": (8, 0)}, "crop is 0"),
             ({"crop": None}, "different sizes"),
             ({"resize": (9, 9), "crop": None, "fit": "cover"}, "different sizes"),
             ({"interpolation": "cubic"}, "interpolation is 'cubic'"),
@@ -294,24 +275,16 @@ class TestPlainData:
             ({"interpolation": "tensor", "resize": (9, 9), "crop": None, "fit": "cover"}, "takes a height"),
             ({"channels": 2}, "channels is 2"),
             ({"channels": 1}, "mean is"),
-            ({"mean": (0, 0)}, "mean is"),
             ({"std": (0.5, 0.5, 0)}, "std is 0"),
             ({"fit": "stretch"}, "fit is 'stretch'"),
             ({"fit": "cover"}, "fit is 'cover', which needs"),
             ({"place": "up"}, "place is 'up'"),
-            ({"fill": (0, 0)}, "fill is"),
-            ({"fill": (0, 0, 256)}, "fill is 256"),
+            ({"fill": (0, 0, 256)}, "fill is"),
         ],
     )
     def test_settings_that_cannot_be(self, settings, words):
         with pytest.raises(of.InputError, match=words):
             of.Preprocessing(**{"resize": 9, "crop": (8, 8), **settings})
-
-    def test_lists_and_whole_numbers_are_taken_as_they_are_meant(self):
-        way = of.Preprocessing([9, 9], [8, 8], mean=[0, 0, 0], std=np.ones(3))
-        assert way == of.Preprocessing((9, 9), (8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-        assert isinstance(way.mean[0], float)
-        assert hash(way)
 
 
 class TestPixels:
@@ -343,20 +316,10 @@ class TestPixels:
             warnings.simplefilter("error")
             assert np.array_equal(way.pixels(locked), way.pixels(image))
 
-    @pytest.mark.parametrize(
-        "image",
-        [
-            np.zeros((4, 4, 4), np.uint8),
-            np.zeros((4, 4, 2), np.uint8),
-            np.zeros((4, 0, 3), np.uint8),
-            np.zeros(4, np.uint8),
-            np.zeros((4, 4, 3), np.float32),
-            [[1, 2]],
-        ],
-    )
-    def test_what_is_no_image_is_refused(self, image):
-        with pytest.raises(of.InputError, match="the image is"):
-            of.Preprocessing(8, (8, 8)).pixels(image)
+    def test_what_is_no_image_is_refused(self):
+        for image in (np.zeros((4, 4, 4), np.uint8), np.zeros((4, 0, 3), np.uint8), np.zeros((4, 4, 3)), [[1, 2]]):
+            with pytest.raises(of.InputError, match="the image is"):
+                of.Preprocessing(8, (8, 8)).pixels(image)
 
     def test_a_thin_strip_does_not_become_a_hundred_million_pixels_or_none(self):
         with pytest.raises(of.InputError, match="resized to 0 × 8"):
@@ -365,29 +328,19 @@ class TestPixels:
         assert way.pixels(np.zeros((1, 334, 3), np.uint8)).shape == (224, 224, 3)  # 224 × 74,816 on its way
         with pytest.raises(of.InputError, match="resized to 224 × 75040; from 1 to 16,777,216"):
             way.pixels(np.zeros((1, 335, 3), np.uint8))
-        large = of.Preprocessing(520, (520, 520))
-        assert large.pixels(np.zeros((1, 64, 3), np.uint8)).shape == (520, 520, 3)
-        with pytest.raises(of.InputError, match="from 1 to 17,305,600"):
-            large.pixels(np.zeros((1, 65, 3), np.uint8))
         cut = of.Preprocessing(None, (2, 2))
         assert cut.pixels(np.zeros((4100, 4100, 3), np.uint8)).shape == (2, 2, 3)  # as large as it is given
 
-    @pytest.mark.parametrize(
-        ("way", "size", "kept"),
-        [
+    def test_which_images_stay_as_they_are(self):
+        grey = {"mean": (0.5,), "std": (0.5,), "channels": 1}
+        for way, size, kept in (
             (of.Preprocessing((9, 8)), (9, 8), True),
-            (of.Preprocessing((9, 8)), (8, 9), False),
             (of.Preprocessing(8, (8, 8)), (8, 8), True),
             (of.Preprocessing(8, (8, 8)), (9, 8), False),
-            (of.Preprocessing(9, (8, 8)), (9, 9), False),
-            (of.Preprocessing((9, 8), mean=(0.5,), std=(0.5,), channels=1), (9, 8), False),
-        ],
-    )
-    def test_which_images_stay_as_they_are(self, way, size, kept):
-        assert way.keeps(size) is kept
-        if kept:
-            image = photograph(*size)
-            assert np.array_equal(way.pixels(image), image)
+            (of.Preprocessing((9, 8), **grey), (9, 8), False),
+        ):
+            assert way.keeps(size) is kept
+            assert not kept or np.array_equal(way.pixels(photograph(*size)), photograph(*size))
 
 
 class TestBackbone:
@@ -406,16 +359,6 @@ class TestBackbone:
         assert backbone.preprocessing == of.Preprocessing.of_timm(network)
         assert np.array_equal(backbone.pixels(photographs[7]), backbone.preprocessing.pixels(photographs[7]))
 
-    def test_an_array_of_images_goes_the_same_way(self):
-        images = np.stack([photograph(40, 60, seed) for seed in range(5)])
-        way = of.Preprocessing(20, (16, 16), "bicubic", **NORMALISED)
-        backbone = of.Backbone(Plain(), preprocessing=way)
-        one, other = (backbone.extract(source) for source in (of.ImageArray(images), Lookup(list(images))))
-        assert torch.equal(one.features, other.features)
-        with torch.no_grad():
-            wanted = backbone.network.eval()(torch.stack([way.tensor(image) for image in images]))
-        assert torch.allclose(one.logits, wanted, atol=1e-5)
-
     @pytest.mark.parametrize(
         "way",
         [
@@ -427,9 +370,8 @@ class TestBackbone:
         ],
     )  # fmt: skip
     def test_networks_of_one_channel(self, way):
-        network = torch.nn.Sequential(
-            torch.nn.Conv2d(1, 5, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(245, 3)
-        ).eval()
+        layers = torch.nn.Conv2d(1, 5, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(245, 3)
+        network = torch.nn.Sequential(*layers).eval()
         backbone = of.Backbone(network, **way)
         assert backbone.preprocessing.channels == 1
         images = [photograph(30, 40, seed) for seed in range(4)]
@@ -458,13 +400,11 @@ class TestBackbone:
         assert sized == of.Preprocessing((160, 160), interpolation="tensor", mean=own.mean, std=own.std)
         other = of.Backbone.named("test_vit", weights=state, mean=(0.1, 0.2, 0.3), device="cpu").preprocessing
         assert other == replace(own, mean=(0.1, 0.2, 0.3))
+        sides = (240, 100)
         for parts, way in (
             ({"crop": 150}, replace(own, crop=(150, 150))),
             ({"size": 240, "crop": (200, 100)}, replace(own, resize=240, crop=(200, 100))),
-            (
-                {"size": (240, 100), "interpolation": "box"},
-                replace(own, resize=(240, 100), crop=None, interpolation="box"),
-            ),
+            ({"size": sides, "interpolation": "box"}, replace(own, resize=sides, crop=None, interpolation="box")),
             ({"interpolation": "box"}, replace(own, interpolation="box")),
         ):
             expects = of.Backbone.named("test_vit", weights=state, device="cpu", **parts).preprocessing

@@ -135,12 +135,9 @@ def test_networks_that_do_not_classify_images_are_never_built(hub, tmp_path, nam
     marker = tmp_path / "ran"
     (hub / models.ResNet50_Weights.IMAGENET1K_V1.url.rpartition("/")[2]).write_bytes(pickle.dumps(Trap(marker)))
     state = {"fc.weight": torch.ones(2, 2)}
-    for open_it in (
-        lambda: Backbone.open(f"torchvision:{name}"),
-        lambda: Backbone.named(f"torchvision:{name}", weights=state),
-    ):
+    for settings in ({"pretrained": True}, {"weights": state}):
         with pytest.raises(of.UnknownNameError, match=f"torchvision has no model '{name}'"):
-            open_it()
+            Backbone.named(f"torchvision:{name}", **settings)
     assert not marker.exists()
 
 

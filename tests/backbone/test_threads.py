@@ -66,21 +66,11 @@ def test_a_switch_is_made_by_the_first_and_put_back_by_the_last():
         return lambda: state.update(on=before)
 
     switch = Switch(change)
-    first_in, second_out = threading.Event(), threading.Event()
-
-    def first():
-        with switch.held():
-            first_in.set()
-            second_out.wait(10)
-            assert state["on"] == "ours"
-
-    def second():
-        first_in.wait(10)
-        with switch.held():
-            assert state["on"] == "ours"
-        seen = state["on"]
-        second_out.set()
-        return seen
-
-    assert together(first, second)[1] == "ours"  # the first still needs it
+    first, second = switch.held(), switch.held()
+    for one in (first, second):
+        one.__enter__()
+        assert state["on"] == "ours"
+    first.__exit__(None, None, None)
+    assert state["on"] == "ours"  # the second still needs it
+    second.__exit__(None, None, None)
     assert state == {"on": "the user's", "changes": 1}

@@ -9,13 +9,21 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS
-from outfield.images.datasets import Download, unpack
+from outfield.images.datasets import SHA256, fetch, unpack
 
 
 @pytest.fixture
 def server(monkeypatch):
+    """``offer`` gives a file of this name and content, and its address."""
+
+    def offer(name, content):
+        monkeypatch.setitem(SHA256, name, hashlib.sha256(content).hexdigest())
+        found.files[f"/{name}"] = content
+        return f"{found.address}/{name}"
+
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving() as found:
+        found.offer = offer
         yield found
 
 
@@ -36,41 +44,32 @@ def odd(name, kind, target=""):
     return info
 
 
-def offered(server, name, content, into=""):
-    server.files[f"/{name}"] = content
-    return Download(f"{server.address}/{name}", hashlib.sha256(content).hexdigest(), into)
-
-
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_an_archive_is_unpacked_and_not_kept(server, tmp_path, mode):
     name = "set.tar" + ".gz" * (mode != "w")
-    part = offered(server, name, archive({"set/a.txt": b"new", "set/deep/b.txt": b"b", "./c.txt": b"c"}, mode), "inner")
+    url = server.offer(name, archive({"set/a.txt": b"new", "set/deep/b.txt": b"b", "./c.txt": b"c"}, mode))
     (tmp_path / "inner/set").mkdir(parents=True)
     (tmp_path / "inner/set/a.txt").write_text("old")
     (tmp_path / "inner/set/mine.txt").write_text("mine")
-    part.fetch(tmp_path)
+    fetch(url, tmp_path / "inner")
     found = {str(p.relative_to(tmp_path)): p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
-    assert found == {
-        "inner/set/a.txt": "new",
-        "inner/set/deep/b.txt": "b",
-        "inner/c.txt": "c",
-        "inner/set/mine.txt": "mine",
-    }
+    wanted = {"set/a.txt": "new", "set/deep/b.txt": "b", "c.txt": "c", "set/mine.txt": "mine"}
+    assert found == {f"inner/{name}": text for name, text in wanted.items()}
 
 
 def test_an_archive_that_is_there_is_not_got_again_and_stays(server, tmp_path):
-    part = offered(server, "set.tar.gz", archive({"a.txt": b"a"}))
+    url = server.offer("set.tar.gz", archive({"a.txt": b"a"}))
     (tmp_path / "set.tar.gz").write_bytes(server.files["/set.tar.gz"])
-    part.fetch(tmp_path)
+    fetch(url, tmp_path)
     assert server.asked == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "set.tar.gz"]
     (tmp_path / "set.tar.gz").write_bytes(b"damaged")
-    part.fetch(tmp_path)
+    fetch(url, tmp_path)
     assert server.asked == ["/set.tar.gz"]
 
 
 def test_a_plain_file_stays_as_it_is(server, tmp_path):
-    offered(server, "digits.mat", b"content").fetch(tmp_path)
+    fetch(server.offer("digits.mat", b"content"), tmp_path)
     assert (tmp_path / "digits.mat").read_bytes() == b"content"
 
 
@@ -103,8 +102,6 @@ def test_a_broken_archive_is_named(tmp_path, mode):
 
 
 def test_the_table_names_whole_checksums_and_safe_or_checked_addresses():
-    for row in DATASETS.values():
-        for part in [part for parts in row.downloads.values() for part in parts]:
-            assert len(part.sha256) == 64
-            assert not set(part.sha256) - set("0123456789abcdef")
-            assert part.url.startswith(("https://", "http://"))
+    for url in [url for row in DATASETS.values() for urls in row.downloads.values() for url in urls]:
+        assert len(bytes.fromhex(SHA256[url.rpartition("/")[2]])) == 32
+        assert url.startswith(("https://", "http://"))

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import pickle
-import sys
 
 import numpy as np
 import pytest
@@ -32,9 +31,8 @@ def binary_cifar10(folder, images, labels):
     folder.mkdir(parents=True)
     records = np.concatenate([np.array(labels, np.uint8)[:, None], planes(images)], axis=1)
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        (folder / f"{name}.bin").write_bytes(
-            np.roll(records, int(name[-1]) if name[-1] != "h" else 0, axis=0).tobytes()
-        )
+        turned = np.roll(records, int(name[-1]) if name[-1] != "h" else 0, axis=0)
+        (folder / f"{name}.bin").write_bytes(turned.tobytes())
     (folder / "batches.meta.txt").write_text("\n".join(f"class {i}" for i in range(10)) + "\n\n")
 
 
@@ -74,7 +72,7 @@ def test_broken_binary_cifar(tmp_path, small):
     with pytest.raises(of.FileFormatError, match=r"test_batch\.bin is truncated.*12,291 bytes, not records of 3,073"):
         find("cifar10", "test", tmp_path)
     path.write_bytes(b"\x0a" * 4 * 3073)
-    with pytest.raises(of.FileFormatError, match="a label 10; expected 0 to 9"):
+    with pytest.raises(of.FileFormatError, match="a label 10 but only 10 names"):
         find("cifar10", "test", tmp_path)
     (folder / "data_batch_4.bin").unlink()
     with pytest.raises(of.StorageError, match=r"cannot read .*data_batch_4\.bin: there is no such file"):
@@ -183,10 +181,8 @@ def test_the_checksums_are_those_that_torchvision_knows():
     from torchvision.datasets import CIFAR10, CIFAR100
 
     for ours, theirs in ((datasets.CIFAR10, CIFAR10), (datasets.CIFAR100, CIFAR100)):
-        assert list(ours.items()) == [
-            *map(tuple, theirs.train_list + theirs.test_list),
-            (theirs.meta["filename"], theirs.meta["md5"]),
-        ]
+        listed = map(tuple, theirs.train_list + theirs.test_list)
+        assert list(ours.items()) == [*listed, (theirs.meta["filename"], theirs.meta["md5"])]
 
 
 # SVHN
@@ -279,7 +275,7 @@ def test_places365(tmp_path, small, where):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("Places365_val_00000001.jpg one\n", r"places365_val\.txt should hold lines of a name and a number"),
-    ("Places365_val_00000001.jpg 0\nPlaces", r"places365_val\.txt is truncated in line 2"),
+    ("Places365_val_00000001.jpg 0\nPlaces", r"places365_val\.txt is truncated"),
     ("Places365_val_00000001.jpg 2\n", "a label 2 but only 2 names"),
     (None, r"places365_val\.txt: there is no such file"),
 ])  # fmt: skip
@@ -319,20 +315,7 @@ def test_tinyimagenet(tmp_path, small):
     assert np.array_equal(val[0], pixels()[3])
 
 
-def test_an_empty_folder_of_tinyimagenet(tmp_path):
-    (tmp_path / "tiny-imagenet-200/test/images").mkdir(parents=True)
-    with pytest.raises(of.FileFormatError, match="does not lead to the published set: there is no image in"):
-        find("tinyimagenet", "test", tmp_path)
-
-
 # LSUN
-
-
-def test_lsun_without_lmdb_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    (tmp_path / "test_lmdb").mkdir()
-    with pytest.raises(of.MissingExtraError, match=r"needs lmdb, .*pip install 'outfield\[lsun\]'"):
-        find("lsun", "test", tmp_path)
 
 
 def test_lsun(tmp_path, small):

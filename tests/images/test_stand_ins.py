@@ -1,8 +1,6 @@
 """Stand-ins made of images: each kind does what it says, at any size, the same for the same seed and image."""
 
-import io
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,7 @@ from tests.helpers.pictures import make_pictures
 import outfield as of
 from outfield.features.stand_ins import KINDS as FEATURE_KINDS
 from outfield.images import check_free, write_stand_ins
-from outfield.images.stand_in_sets import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized, sheet
-from outfield.stand_in import Partners, StandIns
+from outfield.images.stand_in_sets import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized
 
 NEAR = ("turned90", "turned180", "mixed", "halves", "quarters", "inverted", "jigsaw2")
 FAR = ("jigsaw8", "blocks", "phase")
@@ -59,10 +56,6 @@ class TestKinds:
         both = {change("turned90", image, seed=seed).tobytes() for seed in range(20)}
         assert both == {np.rot90(image, k).tobytes() for k in (1, 3)}
         assert np.array_equal(change("turned180", image), np.rot90(image, 2))
-
-    def test_inverted(self):
-        image = random_image((4, 6))
-        assert np.array_equal(change("inverted", image), 255 - image.astype(int))
 
     def test_mixed_is_the_mean(self):
         one, other = random_image((5, 6)), random_image((5, 6), 1)
@@ -121,11 +114,6 @@ class TestKinds:
         corr = np.corrcoef(image[..., 0].flatten(), found[..., 0].flatten())[0, 1]
         assert abs(corr) < 0.2
 
-    def test_scrambled_phases_keep_grey_grey(self):
-        image = np.repeat(random_image((16, 16))[..., :1], 3, axis=2)
-        found = change("phase", image)
-        assert np.array_equal(found[..., 0], found[..., 2])
-
     def test_partners_of_another_size_are_resized(self):
         one, other = np.full((6, 4, 3), 10, np.uint8), np.full((3, 9, 3), 30, np.uint8)
         assert np.array_equal(change("mixed", one, [other]), np.full((6, 4, 3), 20))
@@ -140,16 +128,6 @@ def test_the_page_lists_every_kind(kinds):
     assert f"|---|---|---|\n{listed}\n\n" in page
 
 
-class TestPartners:
-    def test_they_are_of_another_class_and_all_come(self):
-        labels = np.array([0, 1, 1, 2, 0, 2, 2])
-        partners = Partners(7, labels)
-        for index in range(7):
-            count = int(partners.choices(index))
-            found = partners.of(index, np.arange(count))
-            assert sorted(found) == [i for i in range(7) if labels[i] != labels[index]]
-
-
 class TestStandIns:
     def test_every_kind_of_every_image(self):
         images = make_pictures(n=6, name="pictures")
@@ -158,7 +136,6 @@ class TestStandIns:
         assert made.levels == {name: kind.level for name, kind in KINDS.items()}
         for name, one in made.items():
             assert (len(one), one.labels, one.classes, one.size) == (6, None, None, (16, 16))
-            assert one.level == made.levels[name]
             assert one.name == f"pictures, {name}"
             assert one[3].shape == (16, 16, 3)
             assert one[3].flags.c_contiguous
@@ -175,11 +152,6 @@ class TestStandIns:
             assert some[name].chosen == [0, 3, 6, 9]
             assert all(np.array_equal(some[name][i], whole[name][3 * i]) for i in range(4))
             assert any(not np.array_equal(whole[name][i], other[name][i]) for i in range(12))
-
-    def test_images_draw_different_numbers(self):
-        same = np.repeat(random_image((16, 16))[None], 6, axis=0)
-        found = of.stand_ins(same, "jigsaw8")["jigsaw8"]
-        assert len({found[i].tobytes() for i in range(6)}) == 6
 
     def test_mixes_are_with_another_class(self):
         labels = np.array([0, 0, 0, 1])
@@ -199,9 +171,9 @@ class TestStandIns:
         images = [random_image((5, 8), 0), random_image((9, 6), 1)]
         made = of.stand_ins(images)
         assert made["mixed"].size is None
+        assert of.stand_ins([images[0]] * 2)["turned90"].size == (8, 5)
         assert made["turned90"][0].shape == (8, 5, 3)
         assert made["mixed"][1].shape == (9, 6, 3)
-        assert of.stand_ins([images[0]] * 2)["turned90"].size == (8, 5)
 
     def test_features_of_them(self):
         images, network = make_pictures(n=8), backbone(seeded(Plain))
@@ -211,11 +183,6 @@ class TestStandIns:
         direct = network.extract(of.ImageArray(np.stack([of.stand_ins(images)["mixed"][i] for i in range(8)])))
         assert np.allclose(rows["mixed"].features, direct.features, atol=1e-5)
         assert rows["mixed"].labels is None
-
-    def test_workers_get_the_same(self):
-        found = of.stand_ins(make_pictures(n=4), "halves")["halves"]
-        copy = pickle.loads(pickle.dumps(found))
-        assert all(np.array_equal(found[i], copy[i]) for i in range(4))
 
     def test_fingerprints(self):
         images = make_pictures(n=6)
@@ -232,12 +199,9 @@ class TestStandIns:
     @pytest.mark.parametrize(("arguments", "error", "message"), [
         ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
         ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
-        ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
         ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
         ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
         ({"seed": -1}, of.InputError, "seed is -1"),
-        ({"seed": 0.5}, of.InputError, "seed is 0.5"),
-        ({"count": 0}, of.InputError, "count is 0"),
         ({"count": 7}, of.InputError, "count is 7"),
     ])  # fmt: skip
     def test_what_is_refused(self, arguments, error, message):
@@ -262,12 +226,6 @@ class TestStandIns:
         with pytest.raises(of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\); images are"):
             found["mixed"][0]
         assert found["inverted"][0].shape == (4, 4, 3)
-
-    def test_the_mapping(self):
-        made = StandIns({"a": 1, "b": 2}, {"b": "far", "a": "near", "c": "far"})
-        assert (len(made), list(made), made["b"], made.levels) == (2, ["a", "b"], 2, {"a": "near", "b": "far"})
-        assert made.map(str).by_level() == {"near": {"a": "1"}, "far": {"b": "2"}}
-        assert StandIns({"b": 2}, made.levels).by_level() == {"far": {"b": 2}}
 
 
 class TestWritten:
@@ -294,17 +252,11 @@ class TestWritten:
         for row in range(11):
             assert (names[top + row * (CELL + GAP) :][:CELL] < 100).any()  # a name stands before each
 
-    def test_images_of_any_shape_fit_into_their_cell(self):
-        found = sheet({"a": [random_image((300, 20)), random_image((1, 1))], "b": [random_image((7, 300))]}, {})
-        page = Image.open(io.BytesIO(found))
-        assert page.size == (2 * MARGIN + NAMES + 2 * CELL + GAP, 2 * MARGIN + 2 * CELL + GAP)
-
     def test_all_or_nothing(self, tmp_path):
         """The second image cannot be read."""
+        made = of.stand_ins(Lookup([random_image((4, 4)), np.zeros((4, 4))]), "inverted")
         with pytest.raises(of.InputError, match="image 1 of lookup"):
-            write_stand_ins(
-                of.stand_ins(Lookup([random_image((4, 4)), np.zeros((4, 4))]), "inverted"), tmp_path / "made"
-            )
+            write_stand_ins(made, tmp_path / "made")
         assert list(tmp_path.iterdir()) == []
 
     def test_an_empty_folder_is_taken_and_another_is_not(self, tmp_path):

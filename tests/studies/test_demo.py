@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import sys
 from importlib import resources
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from outfield.benchmark import AVERAGE, ROWS
 from outfield.benchmark.paper import BY_LEVEL
 from outfield.cli import app
 from outfield.errors import StorageError
+from outfield.images import DATASETS
 from outfield.report import write_overview
 from outfield.report.figures import overview_chart
 from outfield.studies import demo
@@ -193,7 +193,6 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
     assert "what this run finds" not in page  # a few images of one backbone are no evidence on the paper's claims
 
 
-def test_a_copy_without_data_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "outfield_demo", None)
+def test_a_copy_without_data_says_so():
     with pytest.raises(StorageError, match="package outfield-demo"):
-        demo.pack_sets()
+        demo.pack_file("none.npz")

@@ -69,6 +69,31 @@ def test_data_is_its_seed_and_held_out_points_are_others():
         assert float((one.train[one.labels == k] - centre).abs().max()) < 1.6
 
 
+def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(coarse, monkeypatch):
+    calls = []
+
+    def record(model, z, training, sampler, project, seed):
+        calls.append((model.prior is None, training, sampler, seed, [p.clone() for p in model.network.parameters()]))
+        return of.History()
+
+    monkeypatch.setattr(toy, "train", record)
+    assert len(toy.run_toy("grid", 3, batches=70).data.train) == 18_000
+    noise = math.sqrt(2 * 5e-3)
+    (alone, ebm, *_), (_, corrected, *_) = calls
+    assert [call[0] for call in calls] == [True, False]
+    assert alone
+    assert (ebm.start, corrected.start) == ("normal", "prior")
+    for _, training, sampler, seed, weights in calls:
+        assert sampler == of.Langevin(steps=20, step_size=(5e-3, 5e-3), noise_std=(noise, noise))
+        assert (training.learning_rate, training.l2, training.input_noise) == (1e-3, 0.5, 0.0)
+        assert (training.batch_size, training.epochs, seed) == (512, 2, 3)
+        for found, built in zip(weights, toy.SineMLP().build(2, 3).parameters(), strict=True):
+            assert torch.equal(found, built)
+    toy.run_toy("cross", 3, batches=30)
+    assert calls[-1][1].l2 == 0.2
+    assert calls[-1][1].epochs * (2000 // 512) == 30
+
+
 def test_the_mixtures_grid_likelihood_is_its_own(grid):
     prior = of.MixturePrior().fit(grid.data.train, grid.data.labels)
     assert grid.mixture.nll == pytest.approx(-float(prior.log_prob(grid.data.held_out).mean()), abs=1e-3)

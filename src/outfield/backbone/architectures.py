@@ -104,10 +104,8 @@ def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
     home = library("timm", extra="images").model_entrypoint(name).__module__
     if home == "timm.models.vision_transformer":
         return {"img_size": tuple(small), "patch_size": 4}
-    has_patches = home == "timm.models.convnext" and not name.endswith(
-        "_ols"
-    )  # which have convolutions of fixed stride
-    return {"patch_size": 1} if has_patches else {}
+    fixed = name.endswith("_ols")  # convolutions of fixed stride
+    return {"patch_size": 1} if home == "timm.models.convnext" and not fixed else {}
 
 
 def split_name(architecture: str) -> tuple[str, str]:
@@ -188,11 +186,8 @@ def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, An
         FileFormatError: truncated, changed, or not a classifier.
     """
     header, weights = read_record(path, "classifier", {"classifier": dict, "notes": dict})
-    plain = header["classifier"]
-    if plain.get("type") != Classifier.__name__:
-        raise FileFormatError(f"{path} holds a classifier that cannot be built here: it does not say which")
     with as_ours(f"{path} holds a classifier that cannot be built here", FileFormatError, InputError):
-        classifier: Classifier = from_plain(plain)
+        classifier: Classifier = from_plain(header["classifier"])
         network = classifier.build()
     load_weights(network, weights, str(path))
     return network.eval(), classifier, header["notes"]

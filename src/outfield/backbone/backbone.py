@@ -56,6 +56,7 @@ class Backbone:
         names: of the classes, or none.
 
     Attributes:
+        classes: How many classes the network tells apart; None as long as nobody said and it has not run.
         origin: How the network is built again from its tensors; None where only its owner knows.
         projects: Whether it was trained without labels: its outputs are no logits, and :meth:`extract` leaves them out.
         outliers: Kinds of stand-ins that it saw in training (:class:`outfield.Outliers`), which must not choose its detectors.
@@ -88,11 +89,11 @@ class Backbone:
         self.network, self.head, self.name, self.names = _unwrapped(network), head, name, as_tuple(names)
         check_names(self.names)
         self.preprocessing = adapted(None, preprocessing, size=size, mean=mean, std=std)
-        self._classes = len(self.names) or None if classes is None else classes
-        if self._classes is not None:
-            require_number("classes", self._classes, least=1, whole=True)
-        if self.names and self._classes != len(self.names):
-            raise InputError(f"there are {len(self.names)} names for {self._classes} classes")
+        self.classes = len(self.names) or None if classes is None else classes
+        if self.classes is not None:
+            require_number("classes", self.classes, least=1, whole=True)
+        if self.names and self.classes != len(self.names):
+            raise InputError(f"there are {len(self.names)} names for {self.classes} classes")
 
     @classmethod
     def load(cls, path: PathLike, device: str | torch.device = "auto") -> Self:
@@ -146,10 +147,9 @@ class Backbone:
             StorageError: a file cannot be read, or weights not downloaded.
         """
         target = resolve_device(device)
-        settings: dict[str, Any] = {"weights": weights, "pretrained": pretrained, "classes": classes}
-        settings |= {"small_images": small_images, "size": size, "crop": crop, "mean": mean, "std": std}
-        settings |= {"interpolation": interpolation, "preprocessing": preprocessing, "head": head}
-        return cls._of(named_network(architecture, settings), target)
+        way: dict[str, Any] = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
+        way |= {"preprocessing": preprocessing, "head": head}
+        return cls._of(named_network(architecture, weights, pretrained, classes, small_images, **way), target)
 
     @classmethod
     def open(cls, spec: str, device: str | torch.device = "auto", *, trust: bool = False, **settings: Any) -> Self:
@@ -187,22 +187,21 @@ class Backbone:
         origin, names = self.origin, tuple(self.names[index] for index in kept)
         if origin is None or origin.kind not in ("library", "hf"):
             return None
-        settings = {**origin.settings, "classes": len(kept)}
+        narrow = Origin(origin.kind, {**origin.settings, "classes": len(kept)})
         if origin.kind == "hf":
             labels = {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {}}
-            settings = {"config": {**origin.settings["config"], **labels}}
+            narrow = Origin(origin.kind, {"config": {**origin.settings["config"], **labels}})
         state = origin.state(self.network)
         for name, layer in self.network.named_modules():
             if isinstance(layer, nn.Linear) and layer.out_features == self.classes:
                 parts = [f"{name}.{part}" for part in ("weight", "bias")]
                 state |= {part: state[part][[*kept]] for part in parts if part in state}
         try:
-            built = Origin(origin.kind, settings).build({key: value.cpu() for key, value in state.items()}, self.name)
+            built = narrow.build({key: value.cpu() for key, value in state.items()}, self.name)
         except OutfieldError:  # other layers are as wide, or the last one is of another kind
             return None
         about: dict[str, Any] = {"name": self.name, "classes": len(kept), "names": names, "head": self.head}
-        trained = Trained(built, self.preprocessing, origin=Origin(origin.kind, settings), **about)
-        return self._of(trained, self.device)
+        return self._of(Trained(built, self.preprocessing, origin=narrow, **about), self.device)
 
     @property
     def input(self) -> Preprocessing:
@@ -225,11 +224,6 @@ class Backbone:
             shown = ", ".join(sorted(str(place) for place in places))
             raise InputError(f"the network of {self.name} is on {shown}; put it on one device: network.to('cpu')")
         return places.pop() if places else torch.device("cpu")
-
-    @property
-    def classes(self) -> int | None:
-        """How many classes the network tells apart; None as long as nobody said and it has not run."""
-        return self._classes
 
     def __repr__(self) -> str:
         way, expects = self.preprocessing, str(self.preprocessing)
@@ -310,15 +304,13 @@ class Backbone:
         require_number("batch_size", batch_size, least=1, whole=True)
         require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
         require_choice("on_error", on_error, ON_ERROR)
-        device, way = self.device, self.preprocessing
-        extraction = Extraction(
-            self.network, device, way, self.head, odin, precision, stages, Views.of(views), perturb, self.name
-        )
+        extraction = Extraction(self, odin, precision, stages, Views.of(views), perturb)
         at_once = extraction.at_once(batch_size)
         fields: dict[str, Tensor] = {}
         missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
         done, kept = 0, None
-        batches = read(images, way, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None)
+        pinned, skips = extraction.device.type == "cuda", missing if on_error == "skip" else None
+        batches = read(images, self.preprocessing, at_once, workers, pinned, skips)
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
@@ -356,10 +348,10 @@ class Backbone:
             if why:
                 told = f"the labels of {images.name} are left out: {why}; for OOD images that is right (labels=False says so)"
                 warnings.warn(told, OutfieldWarning, stacklevel=3)  # where extract was called
-        if self._classes is None:
-            self._classes = classes
-        if classes != self._classes:
-            raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self._classes}")
+        if self.classes is None:
+            self.classes = classes
+        if classes != self.classes:
+            raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self.classes}")
         top = -1 if labels is None or self.projects else int(labels.max())
         if top >= classes:
             what = f"{images.name} has a label {top}, but the network of {self.name} knows {classes} classes"
@@ -369,13 +361,9 @@ class Backbone:
 
 def _unwrapped(network: nn.Module) -> nn.Module:
     """The network itself, out of what compiles or parallelises it: neither calls its layers' hooks."""
-    while True:
-        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            network = network.module
-        elif isinstance(getattr(network, "_orig_mod", None), nn.Module):
-            network = network._orig_mod  # type: ignore[assignment]
-        else:
-            return network
+    parallel = isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = getattr(network, "module" if parallel else "_orig_mod", None)
+    return _unwrapped(inner) if isinstance(inner, nn.Module) else network
 
 
 def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:

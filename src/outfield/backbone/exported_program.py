@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from outfield.backbone.onnx_network import FEATURES, LOGITS, ONE_INPUT, FileNetwork, Given, checked_shape, linear
+from outfield.backbone.onnx_network import FEATURES, LOGITS, ONE_INPUT, FileNetwork, Given, linear
 from outfield.errors import InputError, as_ours
 from outfield.files import open_to_read
 
@@ -25,14 +25,12 @@ RESHAPED = ("flatten", "view", "reshape", "squeeze", "dropout", "dropout_", "clo
 POOLED = ("adaptive_avg_pool2d", "mean")
 # Which argument of an operator says that the network is being trained
 TRAINING = {"batch_norm": 5, "dropout": 2, "dropout_": 2}
-TURNED = ("t", "numpy_T", "permute", "transpose")
 
 
 class ExportedNetwork(FileNetwork):
     """The network of an exported program; ``source`` is where it comes from, for errors."""
 
     def __init__(self, program: torch.export.ExportedProgram, source: str) -> None:
-        super().__init__()
         module = program.module()
         graph = module.graph
         if program.graph_signature.buffers_to_mutate or any(_trains(node) for node in graph.nodes):
@@ -41,7 +39,7 @@ class ExportedNetwork(FileNetwork):
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
             raise InputError(f"{source} has {len(inputs)} inputs; {ONE_INPUT}")
         shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
-        self.shape = checked_shape(shape, inputs[0].dtype == torch.float32, source)
+        super().__init__(shape, inputs[0].dtype == torch.float32, source)
         logits, features = _outputs(program, graph, source)
         self.head: nn.Module = Given()
         if features is None:
@@ -96,25 +94,20 @@ def _last_layer(module: fx.GraphModule, logits: fx.Node, source: str) -> tuple[f
     """Features, logits, and the layer between them."""
     while _name(logits) in PASSED:
         logits = cast(fx.Node, logits.args[0])
-    kind, given = _name(logits), [*logits.args, None, None]
-    bias = given.pop(0 if kind == "addmm" else 2)
-    features, weight = given[0], _number(module, given[1]) if kind in ("linear", "addmm", "mm") else None
-    if kind != "linear":
-        weight = None if weight is None or logits.kwargs else weight.T
-    numbers = None if bias is None else _number(module, bias)
-    if weight is None or weight.dim() != 2 or (bias is not None and numbers is None):
+    given = [node for node in logits.args if node is not None] if _name(logits) == "linear" else []
+    stored = [_stored(module, node) for node in given[1:]]
+    if not stored or any(value is None for value in stored):
         what = f"{source} does not end with a linear layer, so that its features are not known"
         raise InputError(f'{what}; export a module that returns {{"{FEATURES}": …, "{LOGITS}": …}}')
-    return cast(fx.Node, features), logits, linear(weight, numbers)
+    return cast(fx.Node, given[0]), logits, linear(*cast(list[Tensor], stored))
 
 
-def _number(module: fx.GraphModule, node: Any) -> Tensor | None:
-    """The stored tensor that a node stands for, perhaps transposed."""
-    if isinstance(node, fx.Node) and node.op == "get_attr":
-        found: Tensor = functools.reduce(getattr, str(node.target).split("."), cast(Any, module))
-        return found.detach()
-    inner = _number(module, node.args[0]) if _name(node) in TURNED else None
-    return None if inner is None or inner.dim() != 2 else inner.T
+def _stored(module: fx.GraphModule, node: Any) -> Tensor | None:
+    """The tensor of the program that a node stands for."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    found: Tensor = functools.reduce(getattr, str(node.target).split("."), cast(Any, module))
+    return found.detach()
 
 
 def _map_before(features: Any) -> fx.Node | None:

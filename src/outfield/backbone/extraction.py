@@ -9,9 +9,8 @@ import signal
 import threading
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +29,9 @@ from outfield.images import ImageArray, ImageSource, check_image
 from outfield.modes import WITHOUT_TF32, Seeded
 from outfield.progress import bar
 
+if TYPE_CHECKING:
+    from outfield.backbone.backbone import Backbone
+
 Fields = dict[str, Tensor]
 BYTES_AT_ONCE = 256 * 2**20  # Pixels of an array that are copied together, at most
 # Pixels that a worker process hands over together; they lie in shared memory, which is often small
@@ -44,7 +46,6 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "ALLOC_FAILED", "
 
 # A lock for each network: a second thread's modes and hooks must not come in between
 IN_USE: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-FIND_LOCK = threading.Lock()
 
 
 # Reading
@@ -73,7 +74,7 @@ def read(
     rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
-    return _decoded(_Batches(images, way, rows, skips=skipped is not None), workers, pinned, skipped)
+    return _decoded(_Batches(images, way, rows, skipped), workers, pinned)
 
 
 def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
@@ -110,8 +111,8 @@ def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, No
 class _Batches(Dataset[Any]):
     """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why."""
 
-    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skips: bool) -> None:
-        self.images, self.way, self.rows, self.skips = images, way, rows, skips
+    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skipped: dict[int, str] | None) -> None:
+        self.images, self.way, self.rows, self.skipped = images, way, rows, skipped
 
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.rows)
@@ -124,7 +125,7 @@ class _Batches(Dataset[Any]):
             try:
                 batch[index - chosen.start - len(missing)] = self._image(index)
             except OutfieldError as error:
-                if not self.skips or isinstance(error, MissingExtraError):
+                if self.skipped is None or isinstance(error, MissingExtraError):
                     return error  # as a value: raised, it would be handed on wrapped in the traceback of a worker
                 missing[index] = str(error)
         return batch[: len(chosen) - len(missing)], missing
@@ -138,9 +139,7 @@ class _Batches(Dataset[Any]):
             return torch.from_numpy(self.way.pixels(image))
 
 
-def _decoded(
-    batches: _Batches, workers: int, pinned: bool, skipped: dict[int, str] | None
-) -> Generator[Tensor, None, None]:
+def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:
     loader = DataLoader(
         batches,
         batch_size=None,
@@ -149,16 +148,13 @@ def _decoded(
         worker_init_fn=_leave_interrupts,
         generator=torch.Generator(),  # it draws a seed, which must not come from the global random state
     )
-    running = iter(loader)
-    found: Any = None
     try:
-        for _ in range(len(batches)):
-            found = next(running)
+        for found in loader:
             if isinstance(found, Exception):
-                break
+                raise found
             batch, missing = found
-            if skipped is not None:
-                skipped.update(missing)
+            if batches.skipped is not None:
+                batches.skipped.update(missing)
             if len(batch):
                 yield batch
     except RuntimeError as error:
@@ -166,10 +162,6 @@ def _decoded(
             raise
         what = "a process that decodes images died, perhaps for lack of (shared) memory"
         raise StorageError(f"{what}; use fewer workers than {workers}, or none (--workers 0)") from error
-    finally:
-        del running  # ends the workers
-    if isinstance(found, Exception):
-        raise found
 
 
 def _leave_interrupts(worker: int) -> None:
@@ -191,36 +183,31 @@ class _Flight(NamedTuple):
 
 
 class Extraction:
-    """A network over many images; the settings are those of :meth:`outfield.Backbone.extract`, ``name`` is for errors."""
+    """A backbone's network over many images; the settings are those of :meth:`outfield.Backbone.extract`."""
 
     def __init__(
         self,
-        network: nn.Module,
-        device: torch.device,
-        expects: Preprocessing,
-        head: str | None = None,
+        backbone: Backbone,
         odin: Odin | None = None,
         precision: str = "auto",
         stages: bool = False,
         views: Views | None = None,
         perturb: Perturb | None = None,
-        name: str = "the network",
     ) -> None:
         require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
         require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
         require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
         if odin is not None and perturb is not None:
             raise InputError("odin and perturb both move the images; extract twice, with one of them each")
-        if (odin is not None or perturb is not None) and not getattr(network, "gives_gradients", True):
-            what = "perturb" if odin is None else "odin"
-            raise InputError(f"{what} needs gradients, which {name} does not give: ONNX Runtime only runs forward")
-        self.network, self.device, self.expects, self.odin = network, device, expects, odin
-        self.perturb = perturb
-        self._type = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
-        self._half = _autocast_type(precision, self._type, device)
-        self._prepare = expects.preparation(device, self._type, layout_of(network))
-        self._observe = Observer(network, head, bool(stages))
-        self.views = views or Views.of(1)
+        self.network, self.device, self.expects = backbone.network, backbone.device, backbone.preprocessing
+        self.odin, self.perturb, self.views = odin, perturb, views or Views.of(1)
+        if (odin is not None or perturb is not None) and not getattr(self.network, "gives_gradients", True):
+            what = f"{'perturb' if odin is None else 'odin'} needs gradients, which {backbone.name} does not give"
+            raise InputError(f"{what}: ONNX Runtime only runs forward")
+        self._type = next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.float32)
+        self._half = _autocast_type(precision, self._type, self.device)
+        self._prepare = self.expects.preparation(self.device, self._type, layout_of(self.network))
+        self._observe = Observer(self.network, backbone.head, bool(stages))
         self._rows = 0
         self._warned: set[str] = set()
         self._random: Seeded | None = Seeded()
@@ -239,19 +226,19 @@ class Extraction:
         Batches are bytes (n, H, W, 3) or (n, H, W, 1), or what the network takes, floating numbers (n, C, h, w).
         """
         self._rows = rows
-        flights: deque[_Flight] = deque()
+        flying: _Flight | None = None
         start = 0
-        gradients = self.odin is not None or self.perturb is not None
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        gradients = self.odin is not None or self.perturb is not None
         with evaluation_mode(self.network, gradients), on_device:
             for pixels in batches:
                 for flight in self._launch(start, pixels, self._half):
-                    flights.append(flight)
-                    if len(flights) > 1:  # the device has work while the batch before is looked at
-                        yield from self._land(flights.popleft(), self._half)
+                    if flying is not None:  # the device has work while the batch before is looked at
+                        yield from self._land(flying, self._half)
+                    flying = flight
                 start += len(pixels)
-            while flights:
-                yield from self._land(flights.popleft(), self._half)
+            if flying is not None:
+                yield from self._land(flying, self._half)
 
     def last_layer(self) -> Fields:
         """``head_weight`` (K, D) and ``head_bias`` (K,) once the network has run, where logits are that layer of the features."""
@@ -415,13 +402,11 @@ def _copied_back(value: Tensor) -> Tensor:
 @contextlib.contextmanager
 def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
     """Evaluation mode without gradients of parameters, by one thread at a time; afterwards every module is as before."""
-    with FIND_LOCK:
-        lock = IN_USE.setdefault(network, threading.RLock())
-    with lock, torch.inference_mode(False), torch.no_grad():
+    with IN_USE.setdefault(network, threading.RLock()), torch.inference_mode(False), torch.no_grad():
         modules = _modules(network)
         modes = [module for module in modules if module.training]
-        own = [p for module in modules for p in module._parameters.values() if p is not None] if gradients else []
-        learned = [parameter for parameter in own if parameter.requires_grad and parameter.is_leaf]
+        own = [p for module in modules for p in module._parameters.values()] if gradients else []
+        learned = [parameter for parameter in own if parameter is not None and parameter.requires_grad]
         try:
             for module in modes:
                 module.training = False  # one by one: ``network.eval()`` may be overridden to do more

@@ -1,16 +1,16 @@
-"""Looking into a network while it runs, by hooks: the input of its last linear layer, its last feature map and its blocks.
+"""Looking into a network by hooks: the input of its last linear layer, its last feature map and its blocks, the stages.
 
-In the first batch all modules are watched; later ones are watched at the places that were found then. Blocks, which are the
-stages, are the first parts of about the same depth: layer1 … layer4 of a ResNet, the ``blocks`` of a vision transformer. Where
-there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
+In the first batch all modules are watched, later only the places found then. Blocks are the first parts of about the same depth,
+as layer1 … layer4 of a ResNet; of single layers, as in VGG, a convolution with what follows it up to the next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -106,11 +106,13 @@ class Observer:
         said = getattr(self.network, "num_prefix_tokens", None)
         prefix_tokens = said if isinstance(said, int) else None
         trace = Trace(self._given, len(images), self.stages, prefix_tokens)
-        with trace.listening(module for module in self.network.modules() if module is not self.network):
+        with contextlib.ExitStack() as hooks:
+            for module, is_input in itertools.product([*self.network.modules()][1:], (True, False)):
+                hooks.callback(_watch(module, is_input, partial(trace.see, is_input)))
             logits = logits_of(self.network(images), len(images))
         call = self._find_head(trace.calls, logits)
         features = pooled_input(call.module, call.tensor)
-        before = [passing for passing in reversed(trace.maps.values()) if passing.order < call.order]
+        before = [passing for passing in reversed(trace.maps) if passing.order < call.order]
         place, tensor = find_map(before, features, prefix_tokens) or (None, features)
         if self._given is not None and _is_normalised(logits):
             told = "the network's outputs look like probabilities, but are taken as logits: leave out its softmax"
@@ -118,12 +120,10 @@ class Observer:
         spread = None if place is None else place.spread(tensor)
         if not bool(features.isfinite().all()):
             return Seen(features, spread, logits)  # maps cannot be told from others; the next batch may be better
-        blocks: list[Block] = []
-        if self.stages:
-            blocks = find_blocks(self.network, trace.outputs_before(call.order), place, features)
-            if not blocks:
-                what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
-                raise InputError(f"{what}; extract without --stages, in Python stages=False")
+        blocks = find_blocks(self.network, trace.outputs, place, features) if self.stages else []
+        if self.stages and not blocks:
+            what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
+            raise InputError(f"{what}; extract without --stages, in Python stages=False")
         self._head = call.module
         self._places = {} if place is None else {0: place}
         self._places |= {number: block.place for number, block in enumerate(blocks, 1)}
@@ -152,11 +152,11 @@ class Observer:
 
 
 def _named_module(network: nn.Module, name: str) -> nn.Module:
-    try:
-        return network.get_submodule(name)
-    except AttributeError as error:
+    found: nn.Module | None = dict(network.named_modules()).get(name)
+    if found is None:
         what = f"head is {name!r}, but {type(network).__name__} has no module of that name"
-        raise InputError(f"{what}; {_linear_names(network)}") from error
+        raise InputError(f"{what}; {_linear_names(network)}")
+    return found
 
 
 def _linear_names(network: nn.Module) -> str:
@@ -209,40 +209,28 @@ class Trace:
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
         self.head, self.rows, self.blocks, self.prefix_tokens = head, rows, blocks, prefix_tokens
         self.calls: list[Passing] = []
-        self.maps: dict[int, Passing] = {}
-        self.outputs: dict[nn.Module, list[Output]] = {}
+        self.maps: list[Passing] = []
+        self.outputs: dict[nn.Module, Output] = {}
         self._order = 0
 
-    @contextlib.contextmanager
-    def listening(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Hooks at all of these modules, removed afterwards."""
-        with contextlib.ExitStack() as hooks:
-            for module in modules:
-                for is_input in (True, False):
-                    hooks.callback(_watch(module, is_input, partial(self._see, is_input)))
-            yield
-
-    def outputs_before(self, order: int) -> dict[nn.Module, Output]:
-        """The last output of each module before a moment of the pass."""
-        before = {m: [one for one in outputs if one.order < order] for m, outputs in self.outputs.items()}
-        return {module: outputs[-1] for module, outputs in before.items() if outputs}
-
-    def _see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
+    def see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
+        """What a hook shows."""
         self._order += 1
         if tensor.dim() in (3, 4) and not is_pooled(tensor):
-            self.maps.pop(id(tensor), None)
-            self.maps[id(tensor)] = Passing(self._order, module, is_input, tensor)
-            if len(self.maps) > MAPS_KEPT:
-                del self.maps[next(iter(self.maps))]
+            last = [passing for passing in self.maps if passing.tensor is not tensor][1 - MAPS_KEPT :]
+            self.maps = [*last, Passing(self._order, module, is_input, tensor)]
         if is_input:
             if module is self.head or (self.head is None and is_linear(module) and is_pooled(tensor)):
                 self.calls.append(Passing(self._order, module, True, copied(tensor)))
             return
         if self.calls and self.calls[-1].module is module:
             self.calls[-1] = self.calls[-1]._replace(output=tensor)
-        read = read_output(self._order, module, tensor, self.rows, self.prefix_tokens) if self.blocks else None
-        if read is not None:
-            self.outputs.setdefault(module, []).append(read)
+        of_all = tensor.dim() in (3, 4) and len(tensor) == self.rows and tensor.numel() and tensor.is_floating_point()
+        if self.blocks and of_all:  # (N, C, H, W), (N, H, W, C) or tokens (N, T, C)
+            skips = (0, 1) if self.prefix_tokens is None else (self.prefix_tokens,)
+            ways = tuple((place, place.mean(tensor).cpu()) for place in _readings(module, False, tensor, skips))
+            if ways:
+                self.outputs[module] = Output(self._order, ways, tensor.dtype in (torch.float32, torch.float64))
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -266,17 +254,16 @@ def copied(tensor: Tensor) -> Tensor:
 def _watch(module: nn.Module, is_input: bool, see: Callable[[nn.Module, Tensor], None]) -> Callable[[], None]:
     """Show the first tensor that goes into, or comes out of, a module, if there is one; what is returned ends it."""
 
-    def show(module: nn.Module, values: Any) -> None:
-        several = values if isinstance(values, tuple | list) else (values,)
-        tensor = next((value for value in several if isinstance(value, Tensor)), None)
+    def show(module: nn.Module, args: tuple[Any, ...], more: Any) -> None:
+        given = more if isinstance(more, tuple | list) else (more,)
+        values = (*args, *more.values()) if is_input else given  # arguments by name, or the output
+        tensor = next((value for value in values if isinstance(value, Tensor)), None)
         if tensor is not None:
             see(module, tensor)
 
     if is_input:
-        return module.register_forward_pre_hook(
-            lambda module, args, kwargs: show(module, (*args, *kwargs.values())), with_kwargs=True
-        ).remove
-    return module.register_forward_hook(lambda module, args, output: show(module, output)).remove
+        return module.register_forward_pre_hook(show, with_kwargs=True).remove
+    return module.register_forward_hook(show).remove
 
 
 # Maps, and the blocks that give them
@@ -384,15 +371,6 @@ class Block:
     pooled: Tensor
 
 
-def read_output(order: int, module: nn.Module, tensor: Tensor, rows: int, prefix_tokens: int | None) -> Output | None:
-    """What a module gave, pooled; None if it is no map: (N, C, H, W), (N, H, W, C) or tokens (N, T, C) of all images."""
-    if tensor.dim() not in (3, 4) or len(tensor) != rows or 0 in tensor.shape or not tensor.is_floating_point():
-        return None
-    places = _readings(module, False, tensor, (0, 1) if prefix_tokens is None else (prefix_tokens,))
-    ways = tuple((place, place.mean(tensor).cpu()) for place in places)
-    return Output(order, ways, tensor.dtype in (torch.float32, torch.float64)) if ways else None
-
-
 def find_blocks(
     network: nn.Module, outputs: Mapping[nn.Module, Output], last_map: FeatureMap | None, features: Tensor
 ) -> list[Block]:
@@ -465,10 +443,8 @@ def _way(module: nn.Module, output: Output, last_map: FeatureMap | None) -> tupl
 
 
 def _channels(module: nn.Module, shape: tuple[int, ...], last_map: FeatureMap | None) -> int:
-    """The axis of the channels, 1 or 3: the one whose size is that of a weight; else maps are square; else as in the last map."""
+    """The axis of the channels, 1 or 3: the one whose size is that of a weight; else as in the last map."""
     sizes = {len(weight) for weight in module.parameters() if weight.dim()}
     if (shape[0] in sizes) != (shape[2] in sizes):
         return 1 if shape[0] in sizes else 3
-    if (shape[0] == shape[1]) != (shape[1] == shape[2]):
-        return 1 if shape[1] == shape[2] else 3
     return last_map.channels if last_map is not None and len(last_map.shape) == 3 else 1

@@ -6,9 +6,9 @@ opened, and no custom operator is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -37,56 +37,38 @@ class Given(nn.Module):
 class FileNetwork(nn.Module):
     """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features."""
 
-    shape: Shape  # of its input (N, C, H, W), None where a size is free; to a fixed N, too few images are filled up
     head: nn.Module
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape, floats: bool, source: str) -> None:
         super().__init__()
+        if len(shape) != 4 or shape[1] not in (1, 3) or not floats:
+            raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
+        # Of its input, None where a size is free; to a fixed number of rows, too few images are filled up
+        self.rows, self.channels, height, width = shape
+        self.size = None if height is None or width is None else (height, width)
         self.map: nn.Module | None = None  # where hooks see the last feature map
 
     def _run(self, images: Tensor) -> tuple[Tensor, ...]:
         """Features, the logits where the last layer is not ours, and perhaps the last feature map."""
         raise NotImplementedError
 
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Height and width of the images that it takes, where they are fixed."""
-        height, width = self.shape[2:]
-        return None if height is None or width is None else (height, width)
-
-    @property
-    def channels(self) -> int:
-        """Of the images that it takes."""
-        return int(self.shape[1] or 3)
-
-    def rows_of(self, images: Tensor) -> list[Tensor]:
-        """What :meth:`_run` gives of any number of images."""
-        rows = self.shape[0]
-        if rows is None:
-            return list(self._run(images))
-        pieces = []
-        for piece in images.split(rows):
-            whole = torch.cat([piece, piece[:1].expand(rows - len(piece), *piece.shape[1:])])
-            pieces.append([value[: len(piece)] for value in self._run(whole)])
-        return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
-
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, K) of images (N, C, H, W)."""
-        found = self.rows_of(images)
+        if self.rows is None:
+            found = list(self._run(images))
+        else:
+            pieces = []
+            for piece in images.split(self.rows):
+                whole = torch.cat([piece, piece[:1].expand(self.rows - len(piece), *piece.shape[1:])])
+                pieces.append([value[: len(piece)] for value in self._run(whole)])
+            found = [torch.cat(parts) for parts in zip(*pieces, strict=True)]
         if self.map is not None:
             self.map(found.pop())
         logits: Tensor = self.head(*found)
         return logits
 
 
-def checked_shape(shape: Shape, floats: bool, source: str) -> Shape:
-    """The shape of a network's input, if that can be images."""
-    if len(shape) != 4 or shape[1] not in (1, 3) or not floats:
-        raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
-    return shape
-
-
-def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """A layer of these numbers, which are not to be trained."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="cpu", dtype=torch.float32)
     layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
@@ -99,15 +81,15 @@ class OnnxNetwork(FileNetwork):
     gives_gradients = False
 
     def __init__(self, content: bytes, source: str) -> None:
-        super().__init__()
-        self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
         model = _parsed(content, source)
         for tensor in _tensors(model):  # ONNX Runtime itself refuses operators that it does not have
             if tensor.data_location == tensor.EXTERNAL:
                 raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
         with as_ours(f"{source} cannot be run"):
-            self._graph = graph = _graph_of(model, source)
-            self.shape = graph.shape
+            graph = _graph_of(model, source)
+            super().__init__(graph.shape, graph.kind is not None, source)
+            self._graph = graph
+            self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
             del model.graph.output[:]
             for name in {graph.features, graph.logits, *graph.constants}:
                 model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
@@ -130,18 +112,17 @@ class OnnxNetwork(FileNetwork):
 
     def _last_layer(self, source: str) -> nn.Module:
         """Ours, of the numbers that the graph itself gives, where it gives the file's logits; else the place of theirs."""
-        shape = (self.shape[0] or 2, self.channels, *(self.size or (224, 224)))
+        shape = (self.rows or 2, cast(int, self.channels), *(self.size or (224, 224)))
         images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
         graph = self._graph
         features, logits, *numbers = self._give(images, [graph.features, graph.logits, *graph.constants])
         if features.dim() != 2 or logits.dim() != 2:
             what = f"{source} gives features of shape {tuple(features.shape)} and logits of shape {tuple(logits.shape)}"
             raise InputError(f"{what}, not rows; export it with outputs that are called {FEATURES} and {LOGITS}")
-        if not numbers or numbers[0].dim() != 2:
+        if not numbers:
             return Given()
-        weight, bias = graph.scale[0] * numbers[0] if graph.scale[0] != 1 else numbers[0], None
-        if len(numbers) > 1:
-            bias = (graph.scale[1] * numbers[1]).reshape(-1).expand(logits.shape[1])
+        weight, *biases = numbers
+        bias = biases[0].reshape(-1).expand(logits.shape[1]) if biases else None
         layer = linear(weight if graph.turned else weight.T, bias)
         within = TOLERANCE * max(1.0, float(logits.abs().max()))
         return layer if torch.allclose(layer(features), logits, rtol=0, atol=within) else Given()
@@ -161,13 +142,6 @@ def read_model(path: Path) -> bytes:
     with as_ours(f"the weights of {path} cannot be read"):  # onnx itself checks where the files lie
         library("onnx.external_data_helper", extra="onnx").load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
-
-
-def build(state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The network whose model is kept as a tensor."""
-    if set(state) != {MODEL} or state[MODEL].dtype != torch.uint8 or state[MODEL].dim() != 1:
-        raise FileFormatError(f"{source} holds no ONNX model")
-    return OnnxNetwork(state[MODEL].cpu().numpy().tobytes(), source)
 
 
 def _parsed(content: bytes, source: str) -> Any:
@@ -190,15 +164,14 @@ def _tensors(message: Any) -> Iterator[Any]:
 
 
 class _Graph(NamedTuple):
-    """Names of a classifier's tensors; of its last layer the constants, what they are multiplied by, whether weight is (K, D)."""
+    """Names of a classifier's tensors; of its last layer the constants, weight and bias, and whether the weight is (K, D)."""
 
     image: str
-    shape: tuple[int | None, ...]
-    kind: type
+    shape: Shape
+    kind: type | None
     features: str
     logits: str
     constants: tuple[str, ...] = ()
-    scale: tuple[float, float] = (1.0, 1.0)
     turned: bool = False
 
 
@@ -212,19 +185,18 @@ def _graph_of(model: Any, source: str) -> _Graph:
         raise InputError(f"{source} has {len(inputs)} inputs ({names}); {ONE_INPUT}")
     tensor = inputs[0].type.tensor_type
     shape = tuple(one.dim_value if one.dim_value > 0 else None for one in tensor.shape.dim)
-    shape = checked_shape(shape, tensor.elem_type in FLOATS, source)
     outputs = [one.name for one in graph.output]
     logits = LOGITS if LOGITS in outputs else next((name for name in outputs if name != FEATURES), "")
     if not logits or set(outputs) - {FEATURES, logits}:
         raise InputError(f"{source} has the outputs {', '.join(outputs)}; call them {LOGITS} and {FEATURES}")
-    taken = (inputs[0].name, shape, FLOATS[tensor.elem_type])
+    taken = (inputs[0].name, shape, FLOATS.get(tensor.elem_type))
     if FEATURES in outputs:
         return _Graph(*taken, FEATURES, logits)
     return _Graph(*taken, *_before_last(logits, graph, inputs[0].name, source))
 
 
 def _before_last(logits: str, graph: Any, image: str, source: str) -> tuple[Any, ...]:
-    """Names of features, of logits and of the constants between them, and how these are used."""
+    """Names of features, of logits and of the constants between them, and whether the first of these is (K, D)."""
     makers = {name: node for node in graph.node for name in node.output}
     varying = {image}  # what depends on it
     for node in graph.node:
@@ -239,9 +211,6 @@ def _before_last(logits: str, graph: Any, image: str, source: str) -> tuple[Any,
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         what = f"{source} does not end with a linear layer (Gemm or MatMul), so that its features are not known"
         raise InputError(f"{what}; export it with a second output, called {FEATURES}, and call the other {LOGITS}")
-    said = {one.name: one for one in node.attribute}
-    scale = tuple(said[name].f if name in said else 1.0 for name in ("alpha", "beta"))
     inputs = [name for name in node.input[1:] if name] + constants
-    plain = not varying & {*inputs} and len(inputs) < 3 and not ("transA" in said and said["transA"].i)
-    turned = "transB" in said and bool(said["transB"].i)
-    return node.input[0], logits, tuple(inputs) if plain else (), scale, turned
+    turned = any(one.name == "transB" and one.i for one in node.attribute)
+    return node.input[0], logits, () if varying & {*inputs} or len(inputs) > 2 else tuple(inputs), turned

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.backbone.architectures import (
     LIBRARIES,
@@ -84,22 +82,20 @@ class Origin:
 
     def build(self, state: State, source: str) -> nn.Module:
         """The network of these tensors on the CPU, in evaluation mode; ``source`` is where they come from, for messages."""
-        if self.kind == "library":
-            return self._of_library(state, source).eval()
+        if self.kind == "onnx":
+            from outfield.backbone.onnx_network import OnnxNetwork
+
+            return OnnxNetwork(state["model"].cpu().numpy().tobytes(), source).eval()
         if self.kind == "hf":
-            return _of_config(self.settings, state, source).eval()
-        from outfield.backbone import onnx_network
-
-        return onnx_network.build(state, source).eval()
-
-    def _of_library(self, state: State, source: str) -> nn.Module:
-        said, size = self.settings, as_tuple(self.settings.get("size", SMALL))
-        check_size(size)
-        small = size if said.get("small_images") else None
-        with building():
-            network = create(said.get("architecture"), said.get("classes"), small)
+            network = _of_config(self.settings, source)
+        else:
+            said, size = self.settings, as_tuple(self.settings.get("size", SMALL))
+            check_size(size)
+            small = size if said.get("small_images") else None
+            with building():
+                network = create(said.get("architecture"), said.get("classes"), small)
         load_weights(network, state, source)
-        return network
+        return network.eval()
 
 
 class Trained(NamedTuple):
@@ -120,25 +116,14 @@ class Trained(NamedTuple):
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
     """The network behind one line of text; see :meth:`outfield.Backbone.open`."""
     if spec.startswith("hf:"):
-        return _with_settings(_of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:")), settings)
-    if spec.lower().endswith(".onnx"):
-        from outfield.backbone.onnx_network import OnnxNetwork, read_model
-
-        path = as_path(spec, "the network")
-        return _with_settings(_of_file(path, OnnxNetwork(read_model(path), str(path)), Origin("onnx")), settings)
-    if spec.lower().endswith((".pt2", ".ep")):
-        if not trust:
-            what = f"{spec} is opened by torch.export.load, which may run code that is in the file; where you trust it, say"
-            raise InputError(f"{what} --trust, in Python trust=True; or export the network to ONNX, which runs no code")
-        from outfield.backbone.exported_program import read_program
-
-        path = as_path(spec, "the network")
-        return _with_settings(_of_file(path, read_program(path, device), None), settings)
+        return _with_settings(_of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:")), **settings)
+    if spec.lower().endswith((".onnx", ".pt2")):
+        return _with_settings(_of_file(as_path(spec, "the network"), device, trust), **settings)
     if spec.partition(":")[0] in LIBRARIES:
         architecture, at, file = spec.partition("@")
         if at and not file:
             raise InputError(f"{spec!r} names no file after the @")
-        return named_network(architecture, {**settings, **({"weights": file} if at else {"pretrained": True})})
+        return named_network(architecture, **{**settings, **({"weights": file} if at else {"pretrained": True})})
     if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
         known = "FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with torchvision:, hf:FOLDER"
         what = f"{spec!r} is not a network that Outfield can open"
@@ -148,21 +133,26 @@ def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, t
     return from_our_file(spec)
 
 
-def named_network(architecture: str, settings: Mapping[str, Any]) -> Trained:
+def named_network(
+    architecture: str,
+    weights: Weights | None = None,
+    pretrained: bool = False,
+    classes: int | None = None,
+    small_images: bool | None = None,
+    **settings: Any,
+) -> Trained:
     """A network of timm or torchvision; the settings are those of :meth:`outfield.Backbone.named`."""
-    rest = dict(settings)
-    weights, pretrained = rest.pop("weights", None), rest.pop("pretrained", False)
-    classes, small_images = rest.pop("classes", None), rest.pop("small_images", None)
     if (weights is None) != bool(pretrained):
         raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
     if weights is not None:
-        return _with_settings(_from_weights(architecture, weights, classes, small_images), rest)
+        return _with_settings(_from_weights(architecture, weights, classes, small_images), **settings)
     if classes is not None or small_images:
         raise InputError("pretrained weights come with their own classes and stem; give neither")
     owner, name = split_name(architecture)
     with building():
         network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
-    return _with_settings(_of_library(architecture, network, architecture.removeprefix("timm:"), small=False), rest)
+    called = architecture.removeprefix("timm:")
+    return _with_settings(_of_library(architecture, network, called, small=False), **settings)
 
 
 def from_our_file(path: PathLike, **asked: Any) -> Trained:
@@ -181,27 +171,37 @@ def from_our_file(path: PathLike, **asked: Any) -> Trained:
     return trained._replace(projects=made.projects, outliers=made.outliers)
 
 
-def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
+def _with_settings(trained: Trained, preprocessing: Any = None, head: str | None = None, **parts: Any) -> Trained:
     """The network with the head and the preprocessing, or parts of it, that were given."""
-    rest = dict(settings)
-    parts = {name: rest.pop(name, None) for name in PARTS}
-    whole, head = rest.pop("preprocessing", None), rest.pop("head", None)
-    head = trained.head if head is None else head
-    if rest:
-        raise InputError(f"{trained.name} has no setting {', '.join(rest)}; give {', '.join(PARTS)} or head")
+    unknown = ", ".join(name for name in parts if name not in PARTS)
+    if unknown:
+        raise InputError(f"{trained.name} has no setting {unknown}; give {', '.join(PARTS)} or head")
     size, channels = trained.takes
-    if size and not (parts["size"] or parts["crop"] or whole):
+    if size and not (parts.get("size") or parts.get("crop") or preprocessing):
         parts["size"] = size
-    expects = adapted(trained.expects, whole, **parts)
+    expects = adapted(trained.expects, preprocessing, **parts)
     if (channels or expects.channels, size or expects.size) != (expects.channels, expects.size):
         height, width = size or expects.size
         what = f"{trained.name} takes images of {height} × {width} with {channels} channels"
         gives = f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
         raise InputError(f"{what}, but its preprocessing gives {gives}")
-    return trained._replace(expects=expects, head=head)
+    return trained._replace(expects=expects, head=trained.head if head is None else head)
 
 
-def _of_file(path: Path, network: FileNetwork, origin: Origin | None) -> Trained:
+def _of_file(path: Path, device: torch.device, trust: bool) -> Trained:
+    """A network of ONNX or of torch.export, which has no origin: no guard holds it."""
+    network: FileNetwork
+    if path.suffix.lower() == ".onnx":
+        from outfield.backbone.onnx_network import OnnxNetwork, read_model
+
+        network, origin = OnnxNetwork(read_model(path), str(path)), Origin("onnx")
+    elif trust:
+        from outfield.backbone.exported_program import read_program
+
+        network, origin = read_program(path, device), None
+    else:
+        what = f"{path} is opened by torch.export.load, which may run code that is in the file; where you trust it, say"
+        raise InputError(f"{what} --trust, in Python trust=True; or export the network to ONNX, which runs no code")
     head = None if isinstance(network.head, nn.Linear) else "head"
     return Trained(network.eval(), None, path.stem, origin=origin, head=head, takes=(network.size, network.channels))
 
@@ -288,38 +288,18 @@ TASKS = {
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-MAKES = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")  # operations that make a new tensor
-
-
-class _NotLarger(TorchDispatchMode):
-    """Ends the building of a network that becomes far larger than the weights of these shapes, before it takes all memory."""
-
-    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
-        super().__init__()
-        self.tensors, self.numbers = 1000 + 10 * len(shapes), 10**6 + 4 * sum(math.prod(shape) for shape in shapes)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in MAKES:
-            self.tensors, self.numbers = self.tensors - 1, self.numbers - made.numel()
-            if min(self.tensors, self.numbers) < 0:
-                raise ValueError(f"{CONFIG} describes a network that is far larger than its weights")
-        return made
-
-
 @contextlib.contextmanager
-def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source: str) -> Iterator[None]:
-    """What transformers needs while it builds; whatever it raises becomes an error of ours."""
-    labels = config.get("num_labels")
-    if labels is not None and not any(shape and shape[0] == labels for shape in shapes):
-        raise FileFormatError(f"{source} says that there are {labels!r:.50} labels, but no weight has so many rows")
-    with contextlib.ExitStack() as after:
-        logs = library("transformers.utils.logging", extra="hf")
-        if logs.is_progress_bar_enabled():  # there is one of ours
-            after.callback(logs.enable_progress_bar)
-            logs.disable_progress_bar()
-        with as_ours(f"{source} holds no network that transformers can build"), building(), _NotLarger(shapes):
+def _building(source: str) -> Iterator[None]:
+    """What transformers needs while it builds, without its own progress bar; what it raises becomes an error of ours."""
+    logs = library("transformers.utils.logging", extra="hf")
+    shown = logs.is_progress_bar_enabled()
+    logs.disable_progress_bar()
+    try:
+        with as_ours(f"{source} holds no network that transformers can build"), building():
             yield
+    finally:
+        if shown:
+            logs.enable_progress_bar()
 
 
 def open_text_classifier(folder: Path) -> tuple[Trained, str, Any]:
@@ -334,10 +314,10 @@ def open_text_classifier(folder: Path) -> tuple[Trained, str, Any]:
 
 def _of_hugging_face(folder: Path, task: str = IMAGES) -> Trained:
     config = _checked_config(_read_json(folder / CONFIG), str(folder), task)
-    shapes = [array.shape for file in _weight_files(folder) for array in find_tensors(file).arrays.values()]
+    _check_weights(folder)
     auto = getattr(library("transformers", extra="hf"), f"AutoModelFor{task}")
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
-    with _building(config, shapes, str(folder)):
+    with _building(str(folder)):
         network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
     lacking = sorted(map(str, found.get("missing_keys", ()))) + sorted(map(str, found.get("mismatched_keys", ())))
     if lacking:
@@ -351,17 +331,15 @@ def _of_hugging_face(folder: Path, task: str = IMAGES) -> Trained:
     return Trained(again, expects, folder.resolve().name, len(names) or None, names, origin)
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The files of the weights, which lie in the folder itself."""
+def _check_weights(folder: Path) -> None:
+    """Refuse a folder without safetensors, or whose list of them leads out of it."""
     if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
+        return
     if not (folder / INDEX).is_file():
         raise StorageError(f"there is no {WEIGHTS} in {folder}; model.save_pretrained(folder) writes it")
-    names = sorted({*_read_json(folder / INDEX).get("weight_map", {}).values()})
-    for name in names:
+    for name in _read_json(folder / INDEX).get("weight_map", {}).values():
         if Path(name).name != name:
             raise FileFormatError(f"{folder / INDEX} names the file {name!r:.100}; weights lie in the folder itself")
-    return [folder / name for name in names]
 
 
 def _checked_config(config: Mapping[str, Any], source: str, task: str) -> dict[str, Any]:
@@ -378,32 +356,24 @@ def _checked_config(config: Mapping[str, Any], source: str, task: str) -> dict[s
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, …."""
-    known = config.get("id2label")
-    if not isinstance(known, Mapping) or sorted(map(str, known)) != sorted(str(i) for i in range(len(known))):
-        return ()
-    names = tuple(str(known.get(str(i), known.get(i))) for i in range(len(known)))
+    known = config.get("id2label") or {}
+    names = tuple(str(known[number]) for number in sorted(known, key=int))
     return () if names == tuple(f"LABEL_{i}" for i in range(len(names))) else names
 
 
-def _of_config(settings: Mapping[str, Any], state: State, source: str) -> nn.Module:
-    """The network of a configuration with these tensors."""
-    given = settings.get("config")
-    if not isinstance(given, Mapping):
-        raise FileFormatError(f"{source} does not say how its network is built: there is no config")
+def _of_config(settings: Mapping[str, Any], source: str) -> nn.Module:
+    """The network of a configuration, with weights of nobody."""
     task = settings.get("task", IMAGES)
     if task not in TASKS:
-        raise FileFormatError(
-            f"{source} holds a network for {task!r:.100}, which this version of Outfield does not know"
-        )
-    config = _checked_config(given, source, task)
+        unknown = f"{source} holds a network for {task!r:.100}"
+        raise FileFormatError(f"{unknown}, which this version of Outfield does not know")
+    plain = copy.deepcopy(_checked_config(settings["config"], source, task))
+    plain.pop("auto_map", None)
     transformers = library("transformers", extra="hf")
-    with _building(config, [value.shape for value in state.values()], source):
-        plain = copy.deepcopy(config)
-        plain.pop("auto_map", None)
+    with _building(source):
         made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
         network: nn.Module = getattr(transformers, f"AutoModelFor{task}").from_config(made, trust_remote_code=False)
-    load_weights(network.float(), state, source)
-    return network
+    return network.float()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Odin:
         """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the logits (N, K) were computed with gradients."""
         # log S times T, which leaves its sign: at T = 1000 the gradient of log S itself is too small for half precision.
         objective = self.temperature * (logits.float() / self.temperature).log_softmax(1).max(1).values
-        return images.detach() + self.epsilon * _gradient(objective.sum(), images, None, "ODIN", "logits").sign()
+        return images.detach() + self.epsilon * _gradient(objective.sum(), images, "ODIN", "logits").sign()
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Perturb:
 
     def __post_init__(self) -> None:
         require_number("epsilon", self.epsilon, least=0)
-        looks_right = all(hasattr(self.detector, name) for name in ("needs_to_score", "fingerprint", "_score"))
-        require(looks_right and not isinstance(self.detector, type), "detector", self.detector, "a fitted detector")
+        is_one = hasattr(self.detector, "needs_to_score") and not isinstance(self.detector, type)
+        require(is_one, "detector", self.detector, "a fitted detector")
         if not self.detector._fitted:
             raise NotFittedError(f"{self.detector!r:.100} is not fitted; Perturb takes a fitted detector")
         if self.detector.needs_to_score != ("features",):
@@ -82,8 +82,8 @@ class Perturb:
 
     def perturb(self, images: Tensor, features: Tensor) -> Tensor:
         """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the features (N, D) were computed with gradients."""
-        direction = self._uphill(features.detach()).to(features.dtype)
-        return images.detach() - self.epsilon * _gradient(features, images, direction, "Perturb", "features").sign()
+        along = (features * self._uphill(features.detach()).to(features.dtype)).sum()
+        return images.detach() - self.epsilon * _gradient(along, images, "Perturb", "features").sign()
 
     def _uphill(self, features: Tensor) -> Tensor:
         """∇s at the features (N, D), each row divided by its largest entry, so that half precision takes it."""
@@ -103,12 +103,11 @@ class Perturb:
         return direction.to(features.device)
 
 
-def _gradient(outputs: Tensor, images: Tensor, direction: Tensor | None, who: str, what: str) -> Tensor:
-    """The gradient of outputs, in a direction unless they are one number, with respect to the images; times a constant."""
+def _gradient(objective: Tensor, images: Tensor, who: str, what: str) -> Tensor:
+    """The gradient of a number with respect to the images, times a constant."""
     gradient = None
-    if outputs.requires_grad:
-        scaled = outputs.new_tensor(GRADIENT_SCALE) if direction is None else GRADIENT_SCALE * direction
-        (gradient,) = torch.autograd.grad(outputs, images, scaled, allow_unused=True)
+    if objective.requires_grad:
+        (gradient,) = torch.autograd.grad(GRADIENT_SCALE * objective, images, allow_unused=True)
     if gradient is None:
         needed = f"{who} needs the gradient of the {what} with respect to the images"
         raise InputError(f"{needed}, which this network cuts off, as torch.no_grad or detach do")

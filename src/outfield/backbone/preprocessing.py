@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import require, require_choice, require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.extras import library
 
 # Pillow's; all but "nearest" average over what falls together when an image becomes smaller
@@ -73,16 +72,14 @@ class Preprocessing:
         require_choice("interpolation", self.interpolation, (*INTERPOLATIONS, TENSOR))
         require_choice("fit", self.fit, ("exact", "cover", "contain"))
         require_choice("place", self.place, ("nearest", "down"))
-        whole = isinstance(self.channels, Integral) and not isinstance(self.channels, bool)
-        require(whole and self.channels in (1, 3), "channels", self.channels, "3 or 1")
+        require(self.channels in (1, 3), "channels", self.channels, "3 or 1")
         check_normalisation(self.mean, self.std, self.channels)
         for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         if self.fill is not None:
             good = isinstance(self.fill, tuple) and len(self.fill) == self.channels
+            good = good and all(isinstance(value, int) and 0 <= value < 256 for value in self.fill)
             require(good, "fill", self.fill, "a number from 0 to 255 for each channel, or None")
-            for value in self.fill:
-                require_number("fill", value, least=0, most=255, whole=True)
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -153,13 +150,11 @@ class Preprocessing:
         """What :meth:`to_json` gave.
 
         Raises:
-            InputError: Something is missing, unknown or cannot be.
+            InputError: Something is unknown or cannot be.
         """
-        names = [field.name for field in fields(cls)]
-        if not isinstance(given, Mapping) or set(given) != set(names):
-            found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-            raise InputError(f"a preprocessing has {', '.join(names)}; here are {found}")
-        return cls(**given)
+        names = ", ".join(field.name for field in fields(cls))
+        with as_ours(f"a preprocessing has {names}", InputError, TypeError):
+            return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, ready for JSON, from which :meth:`of_json` makes an equal one."""
@@ -264,9 +259,8 @@ class Preprocessing:
         self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
     ) -> Callable[[Tensor], Tensor]:
         """A function from bytes (N, H, W, 3 or 1), which :meth:`pixels` gave or "tensor" resizes, to what the network takes."""
-        mean, std = (
-            torch.tensor(values, device=device, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std)
-        )
+        numbers = torch.tensor((self.mean, self.std), device=device, dtype=torch.float32)
+        mean, std = numbers[:, :, None, None]
 
         def prepare(pixels: Tensor) -> Tensor:
             there = pixels.to(device, non_blocking=True)
@@ -305,10 +299,7 @@ def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Preprocessing:
-    """The preprocessing that is given as a whole, or the network's own with the parts (:data:`PARTS`) that are given.
-
-    With a crop, a size of one side is the shorter edge's; without one, images get exactly the size, by default as "tensor" does.
-    """
+    """What is given as a whole, or the network's own with these parts; with a crop, a size of one side is the shorter edge's."""
     said = {name: as_tuple(value) for name, value in parts.items() if value is not None}
     if whole is not None:
         if said:
@@ -342,8 +333,7 @@ def as_tuple(value: Any) -> Any:
 def as_pair(value: Any) -> Any:
     """Two sides; one side is both."""
     sides = as_tuple(value)
-    whole = isinstance(sides, Integral) and not isinstance(sides, bool)
-    return (int(sides), int(sides)) if whole else sides
+    return (sides, sides) if isinstance(sides, int) else sides
 
 
 def check_size(size: Any, name: str = "size") -> None:

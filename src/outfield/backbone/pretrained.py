@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
@@ -42,8 +42,7 @@ def timm_pretrained(name: str) -> nn.Module:
     network: nn.Module
     with as_ours(f"the published weights of {name} do not fit it"):
         network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
-    config_of_network: Any = getattr(network, "pretrained_cfg", {})
-    config_of_network.pop("state_dict", None)  # which would keep all weights in memory twice
+    cast(dict[str, Any], network.pretrained_cfg).pop("state_dict", None)  # which would keep all weights in memory twice
     return network
 
 
@@ -106,13 +105,8 @@ def _from_url(url: str, what: str) -> State:
     if not digest.startswith(found[1]):
         said = f"{path} is not the file of that name that {what} is published in: its SHA-256 is {digest}"
         raise FileFormatError(f"{said}; remove it, and it is downloaded again")
-    return read_restricted(path)
-
-
-def read_restricted(path: Path) -> State:
-    """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs."""
     with open_to_read(path) as file, as_ours(f"{path} is truncated, or holds more than tensors"):
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content: State = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise FileFormatError(f"{path} does not hold a state dict, tensors by name")
     return content

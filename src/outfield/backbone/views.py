@@ -11,9 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import configurable, require, require_number
-from outfield.errors import InputError
 
-MOST = 32  # How many views there can be
 FARTHEST = 0.5  # A shift, as a share of the side, at most: what comes in is a reflection of what is there
 SHIFTS = ((3 / 32, 1 / 32), (1 / 32, -3 / 32), (-3 / 32, -1 / 32), (-1 / 32, 3 / 32))
 ZOOMS = (32 / 30, 32 / 28)
@@ -33,7 +31,7 @@ class Views:
         zoom: Copies enlarged by these factors about the middle (below 1: made smaller, with a reflection around it).
 
     Raises:
-        InputError: a setting that cannot be, or more than 32 views.
+        InputError: a setting that cannot be.
 
     >>> len(Views()), len(Views.of("six")), str(Views.of(6))
     (2, 6, 'six')
@@ -52,8 +50,6 @@ class Views:
         require(isinstance(self.zoom, tuple), "zoom", self.zoom, "factors, such as (1.1,)")
         for factor in self.zoom:
             require_number("zoom", factor, least=0.5, most=2)
-        if len(self) > MOST:
-            raise InputError(f"these are {len(self)} views; at most {MOST} are averaged")
 
     @classmethod
     def of(cls, views: Any) -> Self:
@@ -103,17 +99,11 @@ class Views:
 
 def shifted(images: Tensor, down: float, right: float) -> Tensor:
     """Images (N, C, H, W) moved by shares of their height and width, rounded to pixels; reflected at the border."""
-    rows, columns = (
-        _reflected(side, round(share * side), images.device)
-        for side, share in zip(images.shape[2:], (down, right), strict=True)
-    )
-    return images.index_select(2, rows).index_select(3, columns)
-
-
-def _reflected(side: int, shift: int, device: torch.device) -> Tensor:
-    """Where each of ``side`` pixels comes from if they move by ``shift``: … 2 1 0 1 2 … at the border."""
-    places = (torch.arange(side, device=device) - shift).abs()
-    return torch.where(places < side, places, 2 * (side - 1) - places)
+    for axis, share in ((2, down), (3, right)):
+        side = images.shape[axis]
+        places = (torch.arange(side, device=images.device) - round(share * side)).abs()
+        images = images.index_select(axis, torch.where(places < side, places, 2 * (side - 1) - places))
+    return images
 
 
 def zoomed(images: Tensor, factor: float) -> Tensor:

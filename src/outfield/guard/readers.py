@@ -338,9 +338,7 @@ def check_network(path: PathLike, found: str | None, expected: str | None, given
 
 def looked_into(backbone: Backbone, **settings: Any) -> tuple[Extraction, dict[str, Tensor]]:
     """The way through a network, which knows where to look into it, and all fields of two images of noise."""
-    way, network = backbone.preprocessing, backbone.network
-    settings = {"precision": "float32", **settings}
-    extraction = Extraction(network, backbone.device, way, backbone.head, **settings)
+    extraction, way = Extraction(backbone, **{"precision": "float32", **settings}), backbone.preprocessing
     noise = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (PROBES, *way.size, way.channels), generator=noise, dtype=torch.uint8)
     return extraction, next(iter(extraction.run([images], PROBES)))[1]

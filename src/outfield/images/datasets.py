@@ -8,7 +8,6 @@ import io
 import os
 import pickletools
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,10 +35,9 @@ CIFAR10 = {
     "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
 }  # fmt: skip
 CIFAR100 = {
-    "train": "16019d7e3df5f24257cddd939b257f8d",
-    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
-}
+}  # fmt: skip
 SHA256 = {  # of published files
     "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
@@ -50,7 +48,6 @@ SHA256 = {  # of published files
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
-LMDB_IN_USE = threading.Lock()  # Held while one is open: a second thread must not open it too
 
 
 # Readers of a layout, from the path that shows that a set is there to its images
@@ -65,18 +62,16 @@ class Layout:
     read: Callable[[Path], ImageSource]
 
 
-def cifar_binary(place: Path, label_bytes: int, classes: int, names: str) -> ImageArray:
+def cifar_binary(place: Path, label_bytes: int, names: str) -> ImageArray:
     """The binary version of CIFAR, from the split's first file: records of labels, the last of which counts, and 3072 bytes."""
     files = [f"data_batch_{i}.bin" for i in range(1, 6)] if place.name == "data_batch_1.bin" else [place.name]
     records = np.concatenate([_records(place.parent / file, label_bytes + 3072) for file in files])
     labels, listed = records[:, label_bytes - 1], place.parent / names
-    if labels.max() >= classes:
-        raise FileFormatError(f"{place.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
     return _cifar(records[:, label_bytes:], labels, _lines(listed) if listed.exists() else None)
 
 
-cifar10_binary = partial(cifar_binary, label_bytes=1, classes=10, names="batches.meta.txt")
-cifar100_binary = partial(cifar_binary, label_bytes=2, classes=100, names="fine_label_names.txt")
+cifar10_binary = partial(cifar_binary, label_bytes=1, names="batches.meta.txt")
+cifar100_binary = partial(cifar_binary, label_bytes=2, names="fine_label_names.txt")
 
 
 def _records(path: Path, length: int) -> np.ndarray:
@@ -151,17 +146,17 @@ def textures(place: Path) -> ImageFiles:
 
 def places365(place: Path) -> ImageFiles:
     """A split of Places365, small images, from their folder (``val_256``) and the list beside it, of FILE LABEL."""
-    listing = "places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt"
+    listing = place.parent / ("places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt")
     classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
-    listed = _numbered(place.parent / listing)
-    names, labels = [name for _, name in listed], [label for label, _ in listed]
-    return _listed(place.parent / listing, place, names, labels, classes)
+    labels, names = zip(*_numbered(listing), strict=True)
+    return _listed(listing, place, names, labels, classes)
 
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
+    pairs = _pairs(path)
     with as_ours(f"{path} should hold lines of a name and a number", FileFormatError, ValueError):
-        return [(int(number), name.removeprefix("/")) for name, number in _pairs(path)]
+        return [(int(number), name.removeprefix("/")) for name, number in pairs]
 
 
 def tiny_imagenet_val(place: Path) -> ImageFiles:
@@ -176,7 +171,7 @@ def _by_class(listing: Path, folder: Path, names: Sequence[str], owners: Sequenc
     return _listed(listing, folder, names, [classes.index(owner) for owner in owners], classes)
 
 
-def _listed(listing: Path, folder: Path, names: Sequence[str], labels: list[int], classes: list[str]) -> ImageFiles:
+def _listed(listing: Path, folder: Path, names: Sequence[str], labels: Sequence[int], classes: list[str]) -> ImageFiles:
     """Files that a list names, which must all be there."""
     found = ImageFiles(folder, names, labels, classes=classes)
     for name in names:
@@ -208,7 +203,6 @@ def _reading_lmdb(folder: Path) -> Iterator[Any]:
     check_readable(folder / "data.mdb")
     with (
         as_ours(f"{folder} is truncated, or is not an LMDB", FileFormatError, lmdb.Error),
-        LMDB_IN_USE,
         lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
         database.begin() as transaction,
     ):
@@ -229,13 +223,10 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
-def _pairs(path: Path) -> list[list[str]]:
+def _pairs(path: Path) -> list[tuple[str, str]]:
     """The first two words of each line."""
-    found = [line.split()[:2] for line in _lines(path)]
-    for number, words in enumerate(found, 1):
-        if len(words) < 2:
-            raise FileFormatError(f"{path} is truncated in line {number}: expected at least 2 words, got {words}")
-    return found
+    with as_ours(f"{path} is truncated: each line has two words at least", FileFormatError, ValueError):
+        return [(first, second) for first, second, *_ in map(str.split, _lines(path))]
 
 
 def _content(path: Path) -> bytes:
@@ -256,31 +247,17 @@ def _published(path: Path, kind: str, expected: str) -> bytes:
 # The sets
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file of a published set: a tar archive or not, which goes ``into`` a folder inside of that in which sets are kept."""
-
-    url: str
-    sha256: str
-    into: str = ""
-
-    @classmethod
-    def of(cls, *urls: str, into: str = "") -> tuple[Download, ...]:
-        """Files whose checksums are in the table."""
-        return tuple(cls(url, SHA256[PurePosixPath(url).name], into) for url in urls)
-
-    def fetch(self, folder: Path) -> None:
-        """Get the file, and unpack it if it is an archive; one that is there already is not got again."""
-        place = folder / self.into
-        make_folder(place)
-        file = place / PurePosixPath(self.url).name
-        kept = file.is_file() and sha256_of(file).startswith(self.sha256)
+def fetch(url: str, folder: Path) -> None:
+    """Get a published file, and unpack it if it is an archive; one that is there already is not got again."""
+    make_folder(folder)
+    file = folder / PurePosixPath(url).name
+    kept = file.is_file() and sha256_of(file) == SHA256[file.name]
+    if not kept:
+        download(url, file, SHA256[file.name])
+    if ".tar" in file.suffixes:
+        unpack(file, folder)
         if not kept:
-            download(self.url, file, self.sha256)
-        if ".tar" in file.suffixes:
-            unpack(file, place)
-            if not kept:
-                file.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -304,7 +281,8 @@ class NamedSet:
     layouts: tuple[Layout, ...] = ()  # how it lies in a folder once unpacked, the most trusted first
     counts: Mapping[str, int] = field(default_factory=dict)  # how many images they must yield
     folders: tuple[str, ...] = ()  # what the folder of its images may be called besides the name of the row
-    downloads: Mapping[str, tuple[Download, ...]] = field(default_factory=dict)  # what can be had without asking
+    downloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where to have it without asking, by split
+    into: str = ""  # the folder for these, inside of that in which sets are kept
     home: str = ""
     classes: tuple[str, ...] = ()  # what its labels mean, unless that would be too many to draw
 
@@ -327,7 +305,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-10-batches-py/*", *CIFAR10_FILES), cifar10_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-10-binary.tar.gz")),
+        downloads=dict.fromkeys(SPLITS, (KRIZ + "/cifar-10-binary.tar.gz",)),
         home=KRIZ + "/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
@@ -338,7 +316,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-100-python/*"), cifar100_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-100-binary.tar.gz")),
+        downloads=dict.fromkeys(SPLITS, (KRIZ + "/cifar-100-binary.tar.gz",)),
         home=KRIZ + "/cifar.html",
     ),
     "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
@@ -371,8 +349,8 @@ DATASETS: dict[str, NamedSet] = {
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
         downloads={
-            "train": Download.of(PLACES_LISTS, PLACES + "/train_256_places365standard.tar"),
-            "test": Download.of(PLACES_LISTS, PLACES + "/val_256.tar"),
+            "train": (PLACES_LISTS, PLACES + "/train_256_places365standard.tar"),
+            "test": (PLACES_LISTS, PLACES + "/val_256.tar"),
         },
         home="http://places2.csail.mit.edu",
     ),
@@ -384,14 +362,15 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        downloads=dict.fromkeys(SPLITS, Download.of(TEXTURES + "/download/dtd-r1.0.1.tar.gz", into="dtd")),
+        downloads=dict.fromkeys(SPLITS, (TEXTURES + "/download/dtd-r1.0.1.tar.gz",)),
+        into="dtd",
         home=TEXTURES,
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), svhn),),
         counts={"train": 73_257, "test": 26_032},
-        downloads={split: Download.of(f"{SVHN_URL}/{split}_32x32.mat") for split in SPLITS},
+        downloads={split: (f"{SVHN_URL}/{split}_32x32.mat",) for split in SPLITS},
         home=SVHN_URL,
     ),
 }
@@ -402,7 +381,11 @@ DATASETS: dict[str, NamedSet] = {
 
 def title(name: str) -> str:
     """How a set is called in tables; its own name where there is no better one."""
-    return DATASETS[name].title if name in DATASETS else name
+    return _row(name).title
+
+
+def _row(name: str) -> NamedSet:
+    return DATASETS.get(name, NamedSet(name))
 
 
 @dataclass(frozen=True)
@@ -440,11 +423,14 @@ def find(name: str, split: str, folder: PathLike, download: bool = False) -> Ima
     folder = as_path(folder, "folder")
     if not download and not os.path.isdir(folder):
         raise StorageError(f"cannot look for {name} in {folder}: there is no such folder")
-    places = list(_places(name, split, folder))
-    can_download = download and name in DATASETS and split in DATASETS[name].downloads
+    row, places = _row(name), list(_places(name, split, folder))
+    can_download = download and split in row.downloads
     source = _first(places, skip_damaged=can_download)
     if source is None and can_download:
-        _download(name, split, folder)
+        told = f"cannot download {row.title}"
+        with as_ours(told, None, StorageError, FileFormatError, after=f"; its home is {row.home}"):
+            for url in row.downloads[split]:
+                fetch(url, folder / row.into)
         source = _first(places)
     if source is None:
         raise _nowhere(name, split, folder, places)
@@ -454,20 +440,18 @@ def find(name: str, split: str, folder: PathLike, download: bool = False) -> Ima
 
 def _first(places: list[_Place], skip_damaged: bool = False) -> ImageSource | None:
     """What lies at the first place where something is; None also for a damaged published set, if that may be skipped."""
-    for place in places:
-        if place.there(place.path):
-            try:
-                return place.read(place.path)
-            except (FileFormatError, StorageError):
-                if not (skip_damaged and place.published):
-                    raise
-                return None
-    return None
+    place = next((place for place in places if place.there(place.path)), None)
+    try:
+        return None if place is None else place.read(place.path)
+    except (FileFormatError, StorageError):
+        if skip_damaged and place is not None and place.published:
+            return None
+        raise
 
 
 def _places(name: str, split: str, folder: Path) -> Iterator[_Place]:
     """Where to look, in order."""
-    row = DATASETS.get(name, NamedSet(name))
+    row = _row(name)
     archives = [f"{name}_{split}.npz"] + [f"{name}.npz"] * (split == "test")
     for archive in archives:
         yield _Place(folder / archive, f"an .npz of {NPZ_ARRAYS}", open_images)
@@ -508,12 +492,3 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
     row = DATASETS[name]
     hint = "download=True gets it" if split in row.downloads else "it has to be downloaded by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
-
-
-def _download(name: str, split: str, folder: Path) -> None:
-    row = DATASETS[name]
-    with as_ours(
-        f"cannot download {row.title}", None, StorageError, FileFormatError, after=f"; its home is {row.home}"
-    ):
-        for part in row.downloads[split]:
-            part.fetch(folder)

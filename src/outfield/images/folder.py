@@ -250,10 +250,9 @@ class ImageFiles(EncodedImages):
 
 
 def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
-    """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
+    """Image files in a folder at any depth, but hidden ones; each folder once, by its own name before those of links to it.
 
-    Links to files count under each of their names. A folder is read once, under its own name if it lies here, and never one that
-    this one lies in. A folder that may not be read, or an image that is no ordinary file, is an error, or goes to ``refused``.
+    A folder that may not be read, or an image that is no ordinary file, is an error, or goes to ``refused``.
     """
     folder = Path(folder)
     seen = {str(above) for above in folder.resolve().parents}

@@ -52,32 +52,20 @@ class StandInImages(ImageSource):
         self.names = None if images.names is None else tuple(images.names[i] for i in chosen)
         self._partners = Partners(len(images), images.labels) if kind.partners else None
 
-    @property
-    def level(self) -> str:
-        """What they stand for, "near" or "far"."""
-        return self.kind.level
-
     def __len__(self) -> int:
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> np.ndarray:
         number = int(self.chosen[index])
         rng = np.random.default_rng([self.seed, zlib.crc32(self.kind.name.encode()), number])
-        partners = [] if self._partners is None else self._draw(self._partners, number, rng)
-        image, *others = (self._image(one) for one in (number, *partners))
+        numbers = [number]
+        if self._partners is not None:  # different ones, where there are enough
+            choices, wanted = int(self._partners.choices(number)), self.kind.partners
+            numbers += self._partners.of(number, rng.choice(choices, wanted, replace=choices < wanted)).tolist()
+        image, *others = (self.images[one] for one in numbers)
+        for one, found in zip(numbers, (image, *others), strict=True):
+            check_image(found, f"image {one} of {self.images.name}")  # a source may be anybody's
         return np.ascontiguousarray(self.kind.change(image, others, rng))
-
-    def _image(self, number: int) -> np.ndarray:
-        image = self.images[number]
-        check_image(image, f"image {number} of {self.images.name}")  # a source may be anybody's
-        return image
-
-    def _draw(self, partners: Partners, number: int, rng: np.random.Generator) -> list[int]:
-        """Different ones, where there are enough."""
-        choices, wanted = int(partners.choices(number)), self.kind.partners
-        picked = rng.choice(choices, wanted, replace=choices < wanted)
-        found: list[int] = partners.of(number, picked).tolist()
-        return found
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -85,7 +73,7 @@ class StandInImages(ImageSource):
         return size[::-1] if size is not None and self.kind.turns else size
 
     def _shape(self) -> str:
-        return f", {self.level}"
+        return f", {self.kind.level}"
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"stand-ins {VERSION}|{self.kind.name}|{self.seed}|".encode())
@@ -245,11 +233,9 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("turned90", "near", "The image is turned by 90°, to the left or to the right.", turned90, turns=True),
         Kind("turned180", "near", "The image is turned upside down.", turned180),
-        Kind("mixed", "near", "The mean of two images of different classes.", mixed, partners=1),
-        Kind(
-            "halves", "near", "One half of the image, the other half of an image of another class.", halves, partners=1
-        ),
-        Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, partners=3),
+        Kind("mixed", "near", "The mean of two images of different classes.", mixed, 1),
+        Kind("halves", "near", "One half of the image, the other half of an image of another class.", halves, 1),
+        Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, 3),
         Kind("inverted", "near", "Light is dark and every colour its opposite.", inverted),
         Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", partial(jigsaw, grid=2)),
         Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", partial(jigsaw, grid=FINE)),
@@ -272,11 +258,7 @@ PAPER, INK, FAINT = (255, 255, 255), (28, 32, 38), (112, 120, 130)
 
 
 def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
-    """Write ``LEVEL/KIND/NUMBER.png`` for each image, and a sheet of examples, ``examples.png``.
-
-    The number is that of the image in its set. The folder, which must not be there yet or be empty, appears when all of it is
-    written; when anything fails, there is none.
-    """
+    """Write ``LEVEL/KIND/NUMBER.png`` for each image, and ``examples.png``, to a folder that appears once all is written."""
     target = as_path(folder, "folder")
     check_free(target)
     wrong = as_ours(f"cannot write {target}", StorageError, OSError, after="; nothing was changed")
