@@ -1,7 +1,7 @@
 """What a benchmark keeps, and what a second run or one that was cut off computes again."""
 
-import functools
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -264,6 +264,13 @@ class TestImages:
             run_images(tmp_path, data=images)
 
 
+@dataclass(frozen=True)
+class AtOnce(of.Checkpoint):
+    """Written after every step."""
+
+    seconds: float = 0.0
+
+
 class TestCutOff:
     """A run that was cut off anywhere loses the stage in hand and nothing else."""
 
@@ -290,8 +297,7 @@ class TestCutOff:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            at_once = functools.partial(of.Checkpoint, seconds=0.0)
-            patch.setattr("outfield.detectors.ebm_energy_corrected.Checkpoint", at_once)
+            patch.setattr("outfield.detectors.ebm_energy_corrected.Checkpoint", AtOnce)
             patch.setattr("outfield.energy.loop.write_record", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)

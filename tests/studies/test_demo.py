@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -193,6 +194,7 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
     assert "what this run finds" not in page  # a few images of one backbone are no evidence on the paper's claims
 
 
-def test_a_copy_without_data_says_so():
+def test_a_copy_without_data_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "outfield_demo", None)
     with pytest.raises(StorageError, match="package outfield-demo"):
-        demo.pack_file("none.npz")
+        demo.pack_sets()

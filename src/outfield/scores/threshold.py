@@ -138,8 +138,9 @@ class Threshold:
     @classmethod
     def load(cls, path: PathLike) -> Threshold:
         """Read what :meth:`save` wrote."""
+        record = read_record(path, "Threshold")
         with as_ours(f"{path} holds a Threshold that cannot be one", FileFormatError, KeyError, InputError):
-            return cls.from_record(read_record(path, "Threshold"))
+            return cls.from_record(record)
 
     def record(self) -> Record:
         """What a file holds of it."""
