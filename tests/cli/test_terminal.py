@@ -56,6 +56,13 @@ def test_output_that_cannot_be_written(files, arguments, where, code, said):
     assert len(done.stderr.splitlines()) <= 1
 
 
+def test_closed_streams_do_not_matter(files, tmp_path):
+    done = shell(f"outfield fit SSD train.npz -o {tmp_path}/d.safetensors <&- >&- 2>&-", files)
+    assert done.returncode == 0
+    assert (tmp_path / "d.safetensors").read_bytes() == (files / "ssd.safetensors").read_bytes()
+    assert shell("outfield detectors >&-", files).returncode == 0
+
+
 def test_an_ascii_terminal_loses_nothing(files, tmp_path):
     (tmp_path / "été.npz").write_bytes((files / "noise.npz").read_bytes())
     arguments = ("evaluate", files / "ssd.safetensors", "--id", files / "train.npz", "--ood", tmp_path / "été.npz")

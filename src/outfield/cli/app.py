@@ -248,6 +248,11 @@ class _Output(io.TextIOWrapper):
 @contextmanager
 def prepared() -> Iterator[None]:
     """Make sure that every text can be written while the block runs, and that all of it has been when it ends."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # it was closed, and would be given to the next file that is opened
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     codecs.register_error("outfield", _spelled)
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="outfield")
