@@ -38,8 +38,8 @@ from outfield.errors import OutfieldError
 from outfield.features import Part
 from outfield.files import write_bytes
 from outfield.images import KINDS, part_of
+from outfield.partners import StandIns
 from outfield.report import Table
-from outfield.stand_in import StandIns
 from photos_extract import Labelled, extract, lite
 from photos_layout import lay_out
 from photos_page import AUTO, Found, best_of, fill

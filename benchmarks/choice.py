@@ -34,8 +34,8 @@ from outfield.errors import OutfieldError
 from outfield.features import FeatureSource
 from outfield.files import write_bytes
 from outfield.images import KINDS, find, part_of
+from outfield.partners import StandIns
 from outfield.report import Table
-from outfield.stand_in import StandIns
 
 VOTES, ONE_IN, LIGHTEST, MOST = 100, 50, 0.1, 4
 """Of the vote: sums that vote, but at most one in so many; the lightest member; how many members a sum has."""

@@ -31,8 +31,8 @@ from outfield.detectors.combined.fused import Calibrations, halves
 from outfield.detectors.combined.weights import Kind, Terms, weight_path
 from outfield.files import write_bytes
 from outfield.images import KINDS
+from outfield.partners import StandIns
 from outfield.report import Table
-from outfield.stand_in import StandIns
 from photos_page import best_of, fill
 
 L2, MOST = 0.01, 8

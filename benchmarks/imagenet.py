@@ -43,7 +43,7 @@ from outfield.errors import OutfieldError
 from outfield.features import Part
 from outfield.files import write_bytes
 from outfield.images import KINDS, part_of
-from outfield.stand_in import StandIns
+from outfield.partners import StandIns
 from photos_extract import Labelled, extract, lite, spread_over
 from photos_layout import lay_out
 

@@ -31,7 +31,7 @@ from outfield.detectors import LearnedEnergy
 from outfield.errors import OutfieldError
 from outfield.files import read_record, write_bytes
 from outfield.images import KINDS
-from outfield.stand_in import StandIns
+from outfield.partners import StandIns
 from photos_extract import TEN, VIEWS
 
 PROTOCOL = of.Protocol(

@@ -13,7 +13,7 @@ from outfield.detectors.combined import choice as home
 from outfield.detectors.combined.choice import default_candidates
 from outfield.detectors.combined.fused import apart
 from outfield.detectors.combined.weights import L2, Regression, Terms, best_setting, left_out, loss, weight_path
-from outfield.stand_in import StandIns
+from outfield.partners import StandIns
 
 TRAIN, HELD_OUT = make_set(300, seed=1), make_set(120, seed=2)
 STAND_INS = {

@@ -27,9 +27,9 @@ from outfield.detectors import Detector
 from outfield.features import FeatureSet, FeatureSource, Part, checked_about, clustered, made_by
 from outfield.files import Record, read_record, write_record
 from outfield.images import ImageSource, part_of, stand_ins
+from outfield.partners import StandIns
 from outfield.percent import counted
 from outfield.scores import rank
-from outfield.stand_in import StandIns
 
 Say = Callable[[str], None]  # told what is being done
 STAND_IN = "stand-in "  # what the names of stand-ins begin with among a backbone's sets

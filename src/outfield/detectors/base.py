@@ -56,7 +56,7 @@ from outfield.version import __version__
 
 if TYPE_CHECKING:
     from outfield.energy import Checkpoint
-    from outfield.stand_in import StandIns
+    from outfield.partners import StandIns
 
 # scores are cut off here, so that a huge float64 logit gives a finite float32 score
 LARGEST = torch.finfo(torch.float32).max

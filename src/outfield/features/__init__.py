@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = door(
         "set": ("FeatureSet",),
         "source": ("NETWORK", "FeatureSource", "Part", "Wrapped", "agree", "checked_about", "network_text", "normalise"),
         "split": ("copies_of", "split_rows", "stratified_rows"),
-        "stand_ins": ("feature_stand_ins",),
+        "stand_in_rows": ("feature_stand_ins",),
         "stream": ("FeatureStream", "open_features", "open_or_read"),
         "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "array_of", "as_texts", "cells_of", "is_missing", "rows_of"),
         "table_files": (

@@ -35,7 +35,7 @@ from outfield.features.source import normalise as normalise
 from outfield.features.split import copies_of as copies_of
 from outfield.features.split import split_rows as split_rows
 from outfield.features.split import stratified_rows as stratified_rows
-from outfield.features.stand_ins import feature_stand_ins as feature_stand_ins
+from outfield.features.stand_in_rows import feature_stand_ins as feature_stand_ins
 from outfield.features.stream import FeatureStream as FeatureStream
 from outfield.features.stream import open_features as open_features
 from outfield.features.stream import open_or_read as open_or_read

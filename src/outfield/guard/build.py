@@ -45,9 +45,9 @@ from outfield.guard.texts import LABEL, Texts
 from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
+from outfield.partners import StandIns
 from outfield.percent import counted, percent
 from outfield.scores import Threshold, check_accuracy, check_keep, fewest, fewest_right
-from outfield.stand_in import StandIns
 
 log = logging.getLogger(__name__)
 STAND_INS = 500  # images of each kind of stand-in, at most

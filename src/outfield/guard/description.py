@@ -17,8 +17,8 @@ from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
 from outfield.guard.guard import READERS, VERSION_ENTRY, check_version, kind_of_guard
 from outfield.guard.readers import ImageReader, Reader
+from outfield.partners import LEVELS
 from outfield.percent import counted, percent
-from outfield.stand_in import LEVELS
 
 # What a guard is called that catches at least such shares of near and far stand-ins
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))

@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = door(
             "pixels_of", "size_of", "summary",
         ),
         "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "image_copies", "part_of"),
-        "stand_in_sets": ("KINDS", "SHEET", "as_png", "check_free", "stand_ins", "write_stand_ins"),
+        "stand_in_images": ("KINDS", "SHEET", "as_png", "check_free", "stand_ins", "write_stand_ins"),
     },
 )  # fmt: skip

@@ -20,12 +20,12 @@ from outfield.images.image_source import check_image as check_image
 from outfield.images.image_source import check_source as check_source
 from outfield.images.image_source import image_copies as image_copies
 from outfield.images.image_source import part_of as part_of
-from outfield.images.stand_in_sets import KINDS as KINDS
-from outfield.images.stand_in_sets import SHEET as SHEET
-from outfield.images.stand_in_sets import as_png as as_png
-from outfield.images.stand_in_sets import check_free as check_free
-from outfield.images.stand_in_sets import stand_ins as stand_ins
-from outfield.images.stand_in_sets import write_stand_ins as write_stand_ins
+from outfield.images.stand_in_images import KINDS as KINDS
+from outfield.images.stand_in_images import SHEET as SHEET
+from outfield.images.stand_in_images import as_png as as_png
+from outfield.images.stand_in_images import check_free as check_free
+from outfield.images.stand_in_images import stand_ins as stand_ins
+from outfield.images.stand_in_images import write_stand_ins as write_stand_ins
 
 __all__ = [
     "BYTES_AT_MOST",

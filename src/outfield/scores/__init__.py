@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = door(
         "row_drift": ("RowDrift",),
         "acceptance": ("Acceptance", "check_accuracy", "fewest_right"),
         "class_threshold": ("ClassThresholds",),
-        "risk": ("RiskCoverage", "augrc", "aurc", "coverage_at_risk"),
+        "risk_coverage": ("RiskCoverage", "augrc", "aurc", "coverage_at_risk"),
         "metrics": ("Separation", "aupr_in", "aupr_out", "auroc", "fpr95", "id_rejected_at_95_ood_recall", "ood_accepted"),
         "threshold": ("Threshold", "check_keep", "discovery_limit", "fewest", "same", "share_interval"),
         "vectors": ("as_scores", "marked", "rank"),

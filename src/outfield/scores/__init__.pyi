@@ -13,10 +13,10 @@ from outfield.scores.metrics import auroc as auroc
 from outfield.scores.metrics import fpr95 as fpr95
 from outfield.scores.metrics import id_rejected_at_95_ood_recall as id_rejected_at_95_ood_recall
 from outfield.scores.metrics import ood_accepted as ood_accepted
-from outfield.scores.risk import RiskCoverage as RiskCoverage
-from outfield.scores.risk import augrc as augrc
-from outfield.scores.risk import aurc as aurc
-from outfield.scores.risk import coverage_at_risk as coverage_at_risk
+from outfield.scores.risk_coverage import RiskCoverage as RiskCoverage
+from outfield.scores.risk_coverage import augrc as augrc
+from outfield.scores.risk_coverage import aurc as aurc
+from outfield.scores.risk_coverage import coverage_at_risk as coverage_at_risk
 from outfield.scores.row_drift import RowDrift as RowDrift
 from outfield.scores.threshold import Threshold as Threshold
 from outfield.scores.threshold import check_keep as check_keep

@@ -21,7 +21,7 @@ from torch import Tensor
 from outfield.config import require, require_number
 from outfield.errors import TooFewSamplesError
 from outfield.files import Record
-from outfield.scores.risk import as_wrong
+from outfield.scores.risk_coverage import as_wrong
 from outfield.scores.threshold import beta_cdf, beta_quantile, is_share
 from outfield.scores.vectors import as_scores
 

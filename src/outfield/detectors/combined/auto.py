@@ -15,7 +15,7 @@ from outfield.detectors.combined.fused import Summed, apart
 from outfield.detectors.registry import register
 from outfield.energy import MixturePrior
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, normalise, spaces
-from outfield.stand_in import StandIns
+from outfield.partners import StandIns
 
 COUNTS = (1, 2, 5, 10, 20)  # numbers of clusters that are compared
 FEWEST = 10  # rows for each cluster, on average, at least

@@ -24,8 +24,8 @@ from outfield.detectors.head.vim import ViM
 from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN, EnergyLogits, MaxLogit
 from outfield.errors import DivergenceError, InputError, as_ours
 from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
+from outfield.partners import LEVELS, StandIns
 from outfield.progress import bar
-from outfield.stand_in import LEVELS, StandIns
 
 SPLIT = 0.1  # share of the training rows that is held out where no held-out rows are given
 FOLDS = 10  # parts of the ID rows, of which all but one calibrate: see folded

@@ -18,7 +18,7 @@ from outfield.errors import InputError, OutfieldError
 from outfield.features.fields import FIELDS
 from outfield.features.head import Head, head_of
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.stand_in import Partners, StandIns, chosen_kinds
+from outfield.partners import Partners, StandIns, chosen_kinds
 
 SWAPPED = 0.3  # the share of coordinates that come from another row
 

@@ -22,8 +22,8 @@ from outfield.errors import InputError, StorageError, as_ours
 from outfield.extras import library
 from outfield.files import PathLike, as_path
 from outfield.images.image_source import ImageSource, as_images, check_image
+from outfield.partners import Partners, StandIns, chosen_kinds
 from outfield.progress import bar
-from outfield.stand_in import Partners, StandIns, chosen_kinds
 
 VERSION = 1  # Part of the fingerprint; raised when a kind makes other images than before
 FINE = 8  # Small tiles and blocks are an eighth of the side: 4 of 32 pixels

@@ -10,9 +10,9 @@ from tests.helpers.networks import Lookup, Plain, backbone, seeded
 from tests.helpers.pictures import make_pictures
 
 import outfield as of
-from outfield.features.stand_ins import KINDS as FEATURE_KINDS
+from outfield.features.stand_in_rows import KINDS as FEATURE_KINDS
 from outfield.images import check_free, write_stand_ins
-from outfield.images.stand_in_sets import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized
+from outfield.images.stand_in_images import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized
 
 NEAR = ("turned90", "turned180", "mixed", "halves", "quarters", "inverted", "jigsaw2")
 FAR = ("jigsaw8", "blocks", "phase")
