@@ -22,9 +22,8 @@ from outfield.serve.body import Rows
 from outfield.serve.limits import Keep
 from outfield.serve.telemetry import Counts, tell
 
-PENDING = (
-    64 * 2**20
-)  # bytes that wait to be written: from half of it on only the sample is taken, from there on nothing
+# Bytes that wait to be written: from half of it on only the sample is taken, from there on nothing
+PENDING = 64 * 2**20
 ABOUT = 4096  # bytes that an item needs beside its content, at most
 PAUSE = 10.0  # seconds without writing after a failure; what comes meanwhile waits, or is dropped
 SLACK = 10  # the folder is looked through after each such part of its limit, and may then be full but for one
