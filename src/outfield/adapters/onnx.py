@@ -20,9 +20,8 @@ from outfield.extras import check_installed, library
 from outfield.files import PathLike, check_output, write_atomically, write_bytes
 from outfield.guard import Guard
 
-LARGEST = (
-    2**31 - 1
-)  # bytes of a file with all of its numbers; protobuf ends there, and those of a larger one lie beside it
+# Bytes of a file with all of its numbers; protobuf ends there, and those of a larger one lie beside it
+LARGEST = 2**31 - 1
 # How far a score may be from the guard's where it is tried, relative to the larger of it and one.
 TOLERANCE = {"ONNX Runtime": 1e-3, "torch.export": 1e-4}
 SAID = "outfield.json"  # inside of a ``.pt2``: ``torch.export.load(path, extra_files={"outfield.json": ""})``
