@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -226,7 +227,7 @@ class Keeper:
     """Keeps a run in its checkpoint, whose ``identity`` must be equal.
 
     An interrupt can come in the middle of a step, when weights, moments and generators belong to no step at all. So what a
-    step has changed is copied when the step is whole; an interrupt writes the last copy.
+    step has changed is copied when the step is whole, into one of two sets of tensors in turn; an interrupt writes the last.
     """
 
     def __init__(self, checkpoint: Checkpoint, run: Run) -> None:
@@ -234,6 +235,7 @@ class Keeper:
         self.identity: dict[str, Any] = json.loads(json.dumps(run.identity(checkpoint)))
         self.written = time.monotonic()
         self._whole: Record | None = None
+        self._spare: dict[str, Tensor] = {}
 
     def resume(self) -> None:
         """Go on from the checkpoint, if there is one, undamaged and of this fit."""
@@ -253,7 +255,17 @@ class Keeper:
     def after_step(self, over: bool) -> None:
         """Remember the step that has just ended; write it if it is the last one, or if it is time."""
         header, tensors = self.run.state()
-        self._whole = Record(header, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+        copied = self._spare
+        if copied.keys() != tensors.keys():
+            copied = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+        kinds = defaultdict(list)
+        for name, tensor in tensors.items():
+            kinds[tensor.device, tensor.dtype].append(name)
+        with torch.no_grad():
+            for names in kinds.values():  # few launches on a GPU
+                torch._foreach_copy_([copied[name] for name in names], [tensors[name] for name in names])
+        self._spare = {} if self._whole is None else dict(self._whole.tensors)
+        self._whole = Record(header, copied)
         if over or time.monotonic() - self.written >= self.seconds:
             self.run.check()
             self.write()
