@@ -229,3 +229,8 @@ def test_detectors_with_the_same_bank_share_it(tmp_path):
     assert torch.equal(loaded.score(held_out), fused.score(held_out))
     assert loaded.fingerprint() == fused.fingerprint()
     assert (tmp_path / "fused.safetensors").stat().st_size < 1.2 * one.bank_.nbytes + 60_000
+
+
+def test_a_file_whose_first_bytes_cannot_be_read_is_an_error_of_storage():
+    with pytest.raises(of.StorageError, match="cannot read /proc/self/mem"):
+        of.Threshold.load("/proc/self/mem")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
+from outfield.errors import MALFORMED, FileFormatError, InputError, StorageError, as_ours
 from outfield.files.arrays import (
     DTYPES,
     HEADER_MEMBER,
@@ -159,7 +159,9 @@ def find_record(
     The header is proved here, and each array when it is read.
     """
     with using(path, file) as opened:
-        arrays, metadata = (find_npz if opened.read(2) == b"PK" else find_tensors)(path, opened)
+        with as_ours(f"cannot read {path}", StorageError, OSError):
+            packed = opened.read(2) == b"PK"
+        arrays, metadata = (find_npz if packed else find_tensors)(path, opened)
     if HEADER_NAME not in metadata:
         if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
             raise FileFormatError(f"{path} was changed after it was written: its header has another name")
