@@ -18,6 +18,7 @@ from torch import nn
 
 import outfield as of
 from outfield.backbone import Origin
+from outfield.backbone.origin import _class_names as class_names
 
 HALF = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
 NAMES = {0: "dog", 1: "cat", 2: "ant", 3: "bee"}
@@ -66,6 +67,11 @@ def folder(tmp_path):
 
 
 class TestHuggingFace:
+    @pytest.mark.parametrize("names", [{"1": "a", "2": "b"}, {"0": "a", "2": "b"}, {"a": "x"}, ["a"], {"0": "LABEL_0"}])
+    def test_names_that_are_not_of_all_classes_are_none(self, names):
+        assert class_names({"id2label": {"1": "cat", "0": "dog"}}) == ("dog", "cat")
+        assert class_names({"id2label": names}) == ()
+
     @pytest.mark.parametrize("make", [vit, resnet, convnext])
     def test_logits_are_those_of_transformers(self, make, tmp_path):
         torch.manual_seed(0)

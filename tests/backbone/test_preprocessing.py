@@ -133,6 +133,8 @@ class TestTorchvision:
             [transforms.Compose([transforms.Resize([40])]), transforms.CenterCrop([30]), transforms.PILToTensor(),
              transforms.ConvertImageDtype(torch.float32)],
             [v2.Resize(40), v2.CenterCrop(33), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(**HALF)],
+            create_transform((3, 40, 60), crop_pct=0.9).transforms,
+            create_transform((3, 40, 40), crop_pct=1.0, crop_mode="border").transforms,
         ],
     )  # fmt: skip
     def test_transforms_of_ones_own(self, steps, photographs):

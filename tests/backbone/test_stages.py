@@ -264,3 +264,32 @@ def test_the_spread_is_the_standard_deviation_as_float64_gives_it():
     assert found.dtype == torch.float32
     assert float(found[1, 2]) == 0
     torch.testing.assert_close(found, given.double().std((2, 3), correction=0).float(), rtol=2e-7, atol=0)
+
+
+def test_what_runs_after_the_head_is_no_stage():
+    class Decoding(Blocks):
+        def __init__(self):
+            super().__init__()
+            self.decoder = nn.Sequential(nn.Conv2d(3, 7, 3, padding=1), nn.ReLU())
+
+        def forward(self, images):
+            logits = super().forward(images)
+            self.decoder(images)
+            return logits
+
+    images = make_pictures(6)
+    plain, more = (backbone(seeded(make)).extract(images, stages=True, labels=False) for make in (Blocks, Decoding))
+    assert more.shapes == plain.shapes
+
+
+def test_a_head_may_be_called_by_its_second_name():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Blocks()
+            self.fc = self.model.fc
+
+        def forward(self, images):
+            return self.model(images)
+
+    assert backbone(seeded(Wrapped), head="fc").extract(make_pictures(6), labels=False).shapes["features"] == (6, 5)

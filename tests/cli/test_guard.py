@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -201,6 +204,21 @@ def test_wrong_usage_is_told(folder, command, code, said):
     done = outfield("guard", *command, "--quiet", cwd=folder, code=code)
     assert said in done.said
     assert not (folder / "x.guard").exists()
+
+
+def test_the_file_is_written_though_nobody_reads_the_lines(folder, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does once it has its line
+    command = [sys.executable, "-m", "outfield", "guard", "check", "my.guard", "noise.png", "new", "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--jsonl", "--out", str(tmp_path / "y.csv")],
+        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=300, text=True, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert next(csv.DictReader((tmp_path / "y.csv").open()))["file"] == "noise.png"
+    assert len((tmp_path / "y.csv").read_text().splitlines()) == 6
+    assert "Traceback" not in done.stderr
 
 
 def test_the_help_of_build_names_every_kind_of_network():

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -332,6 +333,9 @@ def test_lsun(tmp_path, small):
     assert found.labels is None
     assert np.array_equal(pickle.loads(pickle.dumps(found))[3], pixels()[3])
     assert found.fingerprint() == find("lsun", "test", tmp_path).fingerprint()
+    with ThreadPoolExecutor(4) as pool:  # LMDB refuses a second opening in one process
+        many = np.stack([*pool.map(found.__getitem__, [0, 1, 2, 3] * 25)])
+    assert np.array_equal(many, np.tile(pixels(), (25, 1, 1, 1)))
     from torch.utils.data import DataLoader
 
     loader = DataLoader(found, batch_size=2, num_workers=2, collate_fn=list)

@@ -250,6 +250,13 @@ def test_training_of_one_epoch_is_a_dot():
     assert axes_of(figures.training_chart(run).panels[0]).lines[0].get_marker() == "o"
 
 
+def test_fits_of_different_lengths_have_no_mean():
+    run = make_run(backbones=("one",), detectors=("EBM",))
+    histories = [History([1.0] * n, [1.0] * n, [2.0] * n) for n in (2, 3)]
+    run.histories = dict(zip([*run.histories][:2], histories, strict=True))
+    assert [len(line.get_xdata()) for line in axes_of(figures.training_chart(run).panels[0]).lines] == [2, 3]
+
+
 def test_settings_of_matplotlib_stay_as_they_are(tmp_path, monkeypatch):
     """They belong to the whole process: another thread would see them changed, and a user's own must not show in figures."""
     run, plain = make_run(FEW, ("one",), ("EBM",), n=20), tmp_path / "plain"

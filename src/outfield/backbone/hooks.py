@@ -120,7 +120,8 @@ class Observer:
         spread = None if place is None else place.spread(tensor)
         if not bool(features.isfinite().all()):
             return Seen(features, spread, logits)  # maps cannot be told from others; the next batch may be better
-        blocks = find_blocks(self.network, trace.outputs, place, features) if self.stages else []
+        outputs = {module: one for module, one in trace.outputs.items() if one.order < call.order}
+        blocks = find_blocks(self.network, outputs, place, features) if self.stages else []
         if self.stages and not blocks:
             what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
             raise InputError(f"{what}; extract without --stages, in Python stages=False")
@@ -152,7 +153,7 @@ class Observer:
 
 
 def _named_module(network: nn.Module, name: str) -> nn.Module:
-    found: nn.Module | None = dict(network.named_modules()).get(name)
+    found: nn.Module | None = dict(network.named_modules(remove_duplicate=False)).get(name)
     if found is None:
         what = f"head is {name!r}, but {type(network).__name__} has no module of that name"
         raise InputError(f"{what}; {_linear_names(network)}")

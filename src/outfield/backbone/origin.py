@@ -117,7 +117,7 @@ def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, t
     """The network behind one line of text; see :meth:`outfield.Backbone.open`."""
     if spec.startswith("hf:"):
         return _with_settings(_of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:")), **settings)
-    if spec.lower().endswith((".onnx", ".pt2")):
+    if spec.lower().endswith((".onnx", ".pt2", ".ep")):
         return _with_settings(_of_file(as_path(spec, "the network"), device, trust), **settings)
     if spec.partition(":")[0] in LIBRARIES:
         architecture, at, file = spec.partition("@")
@@ -356,7 +356,9 @@ def _checked_config(config: Mapping[str, Any], source: str, task: str) -> dict[s
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, …."""
-    known = config.get("id2label") or {}
+    known = config.get("id2label")
+    if not isinstance(known, Mapping) or {*map(str, known)} != {*map(str, range(len(known)))}:
+        return ()
     names = tuple(str(known[number]) for number in sorted(known, key=int))
     return () if names == tuple(f"LABEL_{i}" for i in range(len(names))) else names
 

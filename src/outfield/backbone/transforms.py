@@ -82,8 +82,13 @@ def _read(step: Any, found: dict[str, Any]) -> None:
     first = found["resize"] is None and "crop" not in found
     if name == "Resize" and first and getattr(step, "max_size", None) is None:
         found |= {"resize": _side(step.size), "interpolation": _interpolation(step.interpolation)}
-    elif name == "CenterCrop" and "crop" not in found:
+    elif name == "ResizeKeepRatio" and first and step.longest in (0.0, 1.0):  # timm's own, as the next
+        fit = "contain" if step.longest else "cover"
+        found |= {"resize": tuple(step.size), "interpolation": _interpolation(step.interpolation), "fit": fit}
+    elif name in ("CenterCrop", "CenterCropOrPad") and "crop" not in found:
         found["crop"] = as_pair(_side(step.size))
+        if fill := getattr(step, "fill", 0):
+            found["fill"] = tuple(fill) if isinstance(fill, list | tuple) else (fill,) * found["channels"]
     elif name == "Grayscale" and step.num_output_channels == 1 and "mean" not in found and found["resize"] is None:
         found["channels"] = 1
     elif name == "Normalize" and "mean" not in found:
@@ -171,6 +176,7 @@ def _resizing(found: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def _normalisation(found: Mapping[str, Any]) -> dict[str, Any]:
     """Mean and std for pixels in [0, 1], whatever they are multiplied by before: (f·x − m) / s = (x/255 − m/255f) / (s/255f)."""
     factor = found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1.0
+    require_number("rescale_factor", factor, above=0)
     scale = 1.0 if abs(255 * factor - 1) < 1e-6 else 255 * factor
     mean, std = (0.0,) * 3, (1.0,) * 3
     if found.get("do_normalize", True):

@@ -6,7 +6,6 @@ with the draws it would have made.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -200,11 +199,14 @@ def train_classifier(
 
 def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curve, test_every: int) -> None:
     began, epoch, recipe = time.monotonic(), len(curve), learner.recipe
-    made, (height, width) = learner.classifier.architecture, learner.classifier.size
-    what = f"{made} cannot be trained on images of {height} × {width} in batches of {recipe.batch_size}"
-    kinds = (RuntimeError, ValueError, TypeError, AssertionError)
-    with contextlib.nullcontext() if epoch else as_ours(what, InputError, *kinds):
+    try:
         loss, accuracy = learner.epoch(train, epoch, recipe.rate(epoch))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        if epoch > 0 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        made, (height, width) = learner.classifier.architecture, learner.classifier.size
+        what = f"{made} cannot be trained on images of {height} × {width} in batches of {recipe.batch_size}"
+        raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
     if not loss < float("inf"):
         rate = f"now {recipe.learning_rate:g}" + (f", times {recipe.parts} for the batch" if recipe.parts > 1 else "")
         raise DivergenceError(f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate ({rate})")

@@ -127,10 +127,21 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> 
 
 def _without_repeats(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors without those that equal an earlier one to the bit, and by the name of each of these that one's name."""
-    first: dict[str, str] = {}  # by the digest, the name of the tensor that had it first
-    large = {name: fingerprint({"": tensor}) for name, tensor in tensors.items() if tensor.nbytes >= WORTH_SHARING}
-    same = {name: first[digest] for name, digest in large.items() if first.setdefault(digest, name) != name}
-    return {name: tensor for name, tensor in tensors.items() if name not in same}, same
+    kept: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    for name, one in tensors.items():
+        found = next((other for other, it in kept.items() if _equal(one, it)), None)
+        if found is None:
+            kept[name] = one
+        else:
+            same[name] = found
+    return kept, same
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.nbytes < WORTH_SHARING or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def read_record(path: PathLike, kind: str, entries: Mapping[str, type | tuple[type, ...]] | None = None) -> Record:

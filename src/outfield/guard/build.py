@@ -38,7 +38,16 @@ from outfield.features import (
 from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.files import PathLike, Record, as_path
 from outfield.guard.boxes import network_fingerprint
-from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
+from outfield.guard.decision import (
+    GLOBAL,
+    PER_CLASS,
+    Decision,
+    acceptance_of,
+    divided,
+    predicted,
+    thresholds_per_class,
+    wrong_answers,
+)
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
 from outfield.guard.texts import LABEL, Texts
@@ -508,6 +517,8 @@ class RowPlan(Plan):
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         own = reader or own
         own.complete(train)
+        if self.accuracy is not None:
+            wrong_answers(held)  # or an error, before the long part
         choose, calibrate = self.to_choose(held)
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"

@@ -158,8 +158,8 @@ def acceptance_of(fitted: Fitted, first: Judged, second: Judged, accuracy: float
         with contextlib.suppress(OutfieldError):  # of a network without what this detector needs
             ranker = fitted(DETECTORS[name](**settings))
             ranked.append((ranks(ranker, by_p_value, known, p_values[~is_ood]).numpy(), ranker, by_p_value))
-    scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], _wrong(known))]
-    log.info("%r ranks answers: area under risk and coverage %.4f", ranker, aurc(scores, _wrong(known)))
+    scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], wrong_answers(known))]
+    log.info("%r ranks answers: area under risk and coverage %.4f", ranker, aurc(scores, wrong_answers(known)))
     return ranker, tested(ranker, by_p_value, first, second, accuracy), by_p_value
 
 
@@ -195,7 +195,7 @@ def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, ac
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
 
     def ranking(rows: FeatureSet, p_values: Tensor, is_ood: Tensor) -> tuple[np.ndarray, Tensor]:
-        return np.where(is_ood, np.inf, ranks(ranker, by_p_value, rows, p_values)), _wrong(rows)
+        return np.where(is_ood, np.inf, ranks(ranker, by_p_value, rows, p_values)), wrong_answers(rows)
 
     return Acceptance.fit(*ranking(*second), *ranking(*first), accuracy, source=ranker.fingerprint())
 
@@ -222,7 +222,7 @@ def _classes(rows: FeatureSet) -> Tensor:
     return found
 
 
-def _wrong(rows: FeatureSet) -> Tensor:
+def wrong_answers(rows: FeatureSet) -> Tensor:
     """Whether the network puts each labelled row in another class."""
     if rows.logits is None or rows.labels is None:
         raise InputError("accuracy needs rows with logits and labels, the network's answers and the right ones")

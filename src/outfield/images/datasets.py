@@ -8,6 +8,7 @@ import io
 import os
 import pickletools
 import tarfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +49,7 @@ SHA256 = {  # of published files
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
+LMDB_IN_USE = threading.Lock()  # held while one is open: a second thread must not open it too
 
 
 # Readers of a layout, from the path that shows that a set is there to its images
@@ -203,6 +205,7 @@ def _reading_lmdb(folder: Path) -> Iterator[Any]:
     check_readable(folder / "data.mdb")
     with (
         as_ours(f"{folder} is truncated, or is not an LMDB", FileFormatError, lmdb.Error),
+        LMDB_IN_USE,
         lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
         database.begin() as transaction,
     ):

@@ -36,8 +36,7 @@ class Separation:
         return self.ood_accepted(keep=0.95)
 
     def ood_accepted(self, keep: float) -> float:
-        require_number("keep", keep, above=0, most=1)
-        threshold = self._ids[max(1, rank(keep, len(self._ids))) - 1]
+        threshold = self._ids[_last_kept(keep, len(self._ids))]
         return float(np.searchsorted(self._oods, threshold, side="right") / len(self._oods))
 
     def id_rejected_at_95_ood_recall(self) -> float:
@@ -69,12 +68,14 @@ def fpr95(scores_id: Any, scores_ood: Any) -> float:
     >>> fpr95(range(100), [50.0, 94.0, 95.0, 200.0])
     0.5
     """
-    return Separation(scores_id, scores_ood).fpr95()
+    return ood_accepted(scores_id, scores_ood, keep=0.95)
 
 
 def ood_accepted(scores_id: Any, scores_ood: Any, keep: float) -> float:
     """Share of OOD samples at or below the lowest threshold that keeps at least ``keep`` of the ID samples."""
-    return Separation(scores_id, scores_ood).ood_accepted(keep)
+    ids, oods = as_score_pair(scores_id, scores_ood)
+    last = _last_kept(keep, len(ids))
+    return float(np.count_nonzero(oods <= np.partition(ids, last)[last]) / len(oods))  # without sorting them all
 
 
 def id_rejected_at_95_ood_recall(scores_id: Any, scores_ood: Any) -> float:
@@ -85,7 +86,9 @@ def id_rejected_at_95_ood_recall(scores_id: Any, scores_ood: Any) -> float:
     >>> id_rejected_at_95_ood_recall([0.0, 1.0, 2.0, 3.0], [2.0] * 20)
     0.5
     """
-    return Separation(scores_id, scores_ood).id_rejected_at_95_ood_recall()
+    ids, oods = as_score_pair(scores_id, scores_ood)
+    first = len(oods) - rank(0.95, len(oods))
+    return float(1 - np.count_nonzero(ids < np.partition(oods, first)[first]) / len(ids))
 
 
 def aupr_out(scores_id: Any, scores_ood: Any) -> float:
@@ -96,6 +99,12 @@ def aupr_out(scores_id: Any, scores_ood: Any) -> float:
 def aupr_in(scores_id: Any, scores_ood: Any) -> float:
     """Area under the precision-recall curve with ID as the positive class (average precision, ties together)."""
     return Separation(scores_id, scores_ood).aupr_in()
+
+
+def _last_kept(keep: float, n: int) -> int:
+    """Index, among ``n`` sorted ID scores, of the lowest threshold that keeps at least ``keep`` of them."""
+    require_number("keep", keep, above=0, most=1)
+    return max(1, rank(keep, n)) - 1
 
 
 def _doubled_wins(ids: np.ndarray, oods: np.ndarray) -> int:

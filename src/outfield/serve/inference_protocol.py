@@ -220,8 +220,9 @@ def _rows_of(inputs: Inputs, guard: Guard) -> Rows:
 def _column(name: str, value: np.ndarray | list[Any]) -> np.ndarray:
     """An input of a request, [N] or [N, 1], as the column of a table."""
     if isinstance(value, list):
-        with as_ours(f"input {name!r} holds texts that are no UTF-8", InputError, UnicodeDecodeError):
-            return np.array([text if isinstance(text, str) else text.decode() for text in value], dtype=object)
+        with as_ours(f"input {name!r} holds texts that are no UTF-8", InputError, UnicodeError):
+            texts = [text.encode() if isinstance(text, str) else text for text in value]
+            return np.array([text.decode() for text in texts], dtype=object)
     if value.size != max(value.shape):
         raise InputError(f"input {name!r} has shape {[*value.shape]}; a column is [N] or [N, 1]")
     return value.reshape(-1)

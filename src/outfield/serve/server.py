@@ -87,11 +87,14 @@ class Server(uvicorn.Server):
             pause.daemon = True
             pause.start()
 
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self.handle_exit)
-            signal.signal(signal.SIGTERM, drain)
-            signal.signal(signal.SIGHUP, hang_up)
-        yield
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: drain, signal.SIGHUP: hang_up}
+        in_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, one) for number, one in handlers.items()} if in_main else {}
+        try:
+            yield
+        finally:
+            for number, one in before.items():
+                signal.signal(number, one)
 
 
 def make_server(

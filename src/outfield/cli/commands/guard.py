@@ -281,14 +281,20 @@ def check(
     elif ignore_extra:
         model.reader.table = replace(model.reader.table, others=True)
     found, what = [], model.reader.unit
+    lost: SystemExit | StorageError | None = None
     stream = model.stream(images, on_error=on_error, workers=workers, why=why)
     with bar(f"checking {what}", unit=what) as advance:
         for verdict in stream:
             found.append(verdict)
             advance(len(found))
-            if json_lines:
-                sys.stdout.write(as_json_lines([verdict]))
-                sys.stdout.flush()
+            if json_lines and lost is None:
+                try:
+                    sys.stdout.write(as_json_lines([verdict]))
+                    sys.stdout.flush()
+                except (SystemExit, StorageError) as error:  # nobody reads any more, but a file may be wanted
+                    if output is None:
+                        raise
+                    lost = error
     verdicts = Verdicts(found, what)
     if fdr is not None:
         rows = [row for one in verdicts for row in one.rows]
@@ -302,6 +308,8 @@ def check(
     _sum_up(verdicts, output)
     if fdr is not None:
         log.info("%s", opt.fdr_in_words(fdr))
+    if lost is not None:
+        raise lost
     if fail_on_ood and verdicts.is_ood.any():
         raise typer.Exit(FOUND)
     unread = len(verdicts.failed)

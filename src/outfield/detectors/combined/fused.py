@@ -103,7 +103,7 @@ class Calibration:
 
     def standard(self, scores: Tensor) -> Tensor:
         """(s − mean) / standard deviation of the held-out scores, for each score s (N,), float64."""
-        return (scores.double() - self.scores.mean()) / self.spread
+        return Calibrations([self]).standard(scores[:, None])[:, 0]
 
 
 class Calibrations:
@@ -111,12 +111,17 @@ class Calibrations:
 
     def __init__(self, members: Sequence[Calibration]) -> None:
         h = self._scores = torch.stack([one.scores for one in members])
+        self._means = torch.stack([one.scores.mean() for one in members])
         self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=h.device)
         # By how many held-out scores lie at or below a score: the last of them, and how far it is to the next. Below the first
         # and from the last on nothing is interpolated: any difference divided by infinity is 0.
         none = torch.zeros_like(h[:, :1])
         self._low = torch.cat([none, h[:, :-1], none], 1)
         self._gap = torch.cat([none + torch.inf, h.diff(dim=1), none + torch.inf], 1)
+
+    def standard(self, scores: Tensor) -> Tensor:
+        """:meth:`Calibration.standard` of each column (N, M)."""
+        return (scores.double() - self._means) / self._spreads
 
     def surprise(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.surprise` of each column (N, M)."""
@@ -189,7 +194,7 @@ class Summed(CombinedDetector):
 
     def _terms(self, scores: Tensor) -> Tensor:
         """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
-        found = self._each(Calibration.standard, scores) if self.rule == "z" else self._joined.surprise(scores)
+        found = self._joined.standard(scores) if self.rule == "z" else self._joined.surprise(scores)
         weights = self._weights()
         return found if weights is None else found * torch.tensor(weights, dtype=torch.float64, device=found.device)
 

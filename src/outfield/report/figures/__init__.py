@@ -183,10 +183,12 @@ def training_chart(run: BenchmarkRun) -> Chart:
 
 def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]:
     """Loss, energies, and how far chain ends lie above real features."""
-    loss, real, negative = np.array([[h.loss, h.real_energy, h.negative_energy] for h in histories]).transpose(1, 0, 2)
-    gap, fits = negative - real, counted(len(histories), "fit")
+    loss, real, negative = (
+        [np.array(getattr(h, of)) for h in histories] for of in ("loss", "real_energy", "negative_energy")
+    )
+    gap, fits = [high - low for high, low in zip(negative, real, strict=True)], counted(len(histories), "fit")
 
-    def panel(what: str, alt: str, label: str, *lines: tuple[np.ndarray, str, str]) -> Panel:
+    def panel(what: str, alt: str, label: str, *lines: tuple[Sequence[np.ndarray], str, str]) -> Panel:
         def draw(axes: Any) -> None:
             if what == "difference":
                 axes.axhline(0, color=RULE, linewidth=0.9)
@@ -196,7 +198,7 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
 
         return Panel(f"{name}: {what}", alt, draw)
 
-    last = [f"{values[:, -1].mean():.3g}" for values in (loss, real, negative, gap)]
+    last = [f"{np.mean([one[-1] for one in values]):.3g}" for values in (loss, real, negative, gap)]
     of_loss = f"Loss of {name} by epoch, {fits}; {last[0]} on average after the last."
     ends = f"{last[1]} on real features and {last[2]} on chain ends"
     of_energies = f"Mean residual energy of {name} by epoch, {fits}; after the last {ends}."
@@ -208,14 +210,16 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
     ]
 
 
-def _epochs(axes: Any, series: np.ndarray, colour: str, dashes: str) -> None:
-    """Values (fits, epochs) and their mean."""
-    epochs, look = range(1, series.shape[1] + 1), dict[str, Any](color=colour, linestyle=dashes)
-    if len(epochs) == 1:
+def _epochs(axes: Any, series: Sequence[np.ndarray], colour: str, dashes: str) -> None:
+    """Values of each fit by epoch, and their mean where all have as many."""
+    look = dict[str, Any](color=colour, linestyle=dashes)
+    if max(map(len, series)) == 1:
         look |= {"marker": "o", "markersize": 3.5}
     for values in series if len(series) > 1 else []:
-        axes.plot(epochs, values, alpha=0.4, linewidth=0.8, **look)
-    axes.plot(epochs, series.mean(0), linewidth=1.8, **look)
+        axes.plot(range(1, len(values) + 1), values, alpha=0.4, linewidth=0.8, **look)
+    if len({len(values) for values in series}) == 1:
+        mean = np.mean(series, axis=0)
+        axes.plot(range(1, len(mean) + 1), mean, linewidth=1.8, **look)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     round_ticks(axes.yaxis)
