@@ -24,6 +24,9 @@ class Slow:
             raise of.InputError("255")
         return self.batches[-1]
 
+    def judge(self, rows):
+        return rows.features[:, 0].tolist()
+
 
 def job(guard, *numbers):
     rows = torch.tensor(numbers, dtype=torch.uint8)[:, None, None, None].repeat(1, 1, 1, 3)
@@ -78,6 +81,15 @@ def test_jobs_of_two_guards_are_not_mixed(batcher):
     answers = [batcher.submit(job(guard, number)) for number, guard in enumerate((one, one, other, one), 1)]
     assert [answer.result(60) for answer in answers] == [[1], [2], [3], [4]]
     assert (one.batches, other.batches) == ([[1, 2], [4]], [[3]])
+
+
+def test_rows_of_two_jobs_are_judged_apart(batcher):
+    guard = Slow(0.2)
+    batcher.submit(job(guard, 0))
+    batcher.announce(1)  # which nothing that is no image waits for
+    answers = [batcher.submit(Job(guard, of.FeatureSet([[number], [number + 1.0]]))) for number in (1.0, 3.0)]
+    batcher.announce(-1)
+    assert [answer.result(60) for answer in answers] == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_only_the_job_that_is_wrong_fails(batcher, seen):
