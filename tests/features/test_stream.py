@@ -336,6 +336,15 @@ def test_a_file_that_changes_while_it_is_loaded(folder, source, tmp_path, monkey
         stream.in_memory()
 
 
+def test_rows_of_a_file_that_was_changed_are_an_error(tmp_path):
+    make_set().save(tmp_path / "f.safetensors")
+    stream = of.open_features(tmp_path / "f.safetensors")
+    assert len(stream.rows([1, 0])["features"]) == 2
+    os.utime(tmp_path / "f.safetensors", ns=(0, 0))
+    with pytest.raises(of.FileFormatError, match="changed"):
+        stream.rows([1, 0])
+
+
 def test_a_stream_that_lacks_what_is_needed(folder, tmp_path):
     stream = of.open_features(folder / "features.npy")
     with pytest.raises(of.MissingFieldError, match=r"labels.*features\.npy"):

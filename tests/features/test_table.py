@@ -427,6 +427,17 @@ def test_a_csv_is_read_cell_by_cell_only_where_it_must_be(tmp_path):
     assert torch.equal(rows.features, learned_from(path, str, tmp_path))
 
 
+@pytest.mark.parametrize(("text", "wet"), [(one, wet) for wet in (True, False) for one in ("01"[wet], *(
+    form(str(wet)) for form in (str, str.lower, str.upper)))])  # fmt: skip
+def test_true_and_false_as_a_csv_may_write_them(text, wet, tmp_path):
+    (tmp_path / "new.csv").write_text(
+        f"town,size,wet\nBonn,1,{text}\nUlm,tall,{text}\n"
+    )  # the second is read cell by cell
+    rows, errors = learned().usable(tmp_path / "new.csv")
+    assert [*errors] == [1]
+    assert torch.equal(rows.features, learned()(pd.DataFrame({"size": [1.0], "wet": [wet], "town": ["Bonn"]})).features)
+
+
 def test_a_call_names_the_column_of_a_cell_that_is_no_number(tmp_path):
     (tmp_path / "new.csv").write_text('town,"size",wet\nBonn,1,true\nUlm,tall,true\n')
     with pytest.raises(of.InputError, match=r"new\.csv: column 'size' holds cells that are no.*, such as 'tall'"):

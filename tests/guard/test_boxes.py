@@ -135,8 +135,9 @@ class TestWhatADetectorGives:
         for given in (None, {}, [], [{}, {}]):
             with pytest.raises(of.InputError, match="for a list of one image"):
                 of.Boxes(lambda images, given=given: given).find(image)
-        with pytest.raises(of.InputError, match="label 7"):
-            of.Boxes(detector_of(labels=[7]), ["a", "b"]).find(image)
+        for label in (7, -1):
+            with pytest.raises(of.InputError, match=f"label {label}"):
+                of.Boxes(detector_of(labels=[label]), ["a", "b"]).find(image)
         with pytest.raises(of.InputError, match="pools no features"):
             of.Boxes(3)  # type: ignore[arg-type]
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import outfield as of
+from outfield import studies
+from outfield.cli import app
 from outfield.errors import UnknownNameError
 from outfield.report import toy_figure, toy_json, toy_table
 from outfield.studies import toy
@@ -123,6 +125,14 @@ def test_figures_and_numbers_are_written(grid, coarse, tmp_path):
     table = toy_table([grid, grid])
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
     assert table.rows[0][2:] == ["0.111", "0.000"]  # nine modes of equal mass
+
+
+def test_the_command_leaves_figures_and_numbers(coarse, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(studies, "run_toys", lambda name, n, jobs: [toy.run_toy(name, s, batches=2) for s in range(n)])
+    app(["toy", "cross", "--seeds", "2", "--out", str(tmp_path), "--quiet"], standalone_mode=False)
+    assert [one["seed"] for one in json.loads((tmp_path / "toy.json").read_text())] == [0, 1]
+    assert (tmp_path / "cross.png").read_bytes().startswith(b"\x89PNG")
+    assert "correction" in capsys.readouterr().out
 
 
 def test_seeds_differ_and_repeat():

@@ -170,7 +170,6 @@ class _ArrayStream(FeatureStream):
         if not self.picks_rows:
             return super().rows(index, names)
         numbers, picked = self._row_numbers(index), {}
-        self._check_unchanged()
         for name in self._chosen(names):
             field, found = FIELDS[name], self._arrays[name].pick(numbers)
             try:
