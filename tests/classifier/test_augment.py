@@ -7,7 +7,7 @@ from scipy import stats
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as vision
 
-from outfield.classifier.recipe import Augmentation, resize_weights
+from outfield.classifier.recipe import Augmentation, PadAndShift, Recoloured, resize_weights
 
 
 @pytest.mark.parametrize("size", [(12, 12), (32, 32), (64, 20)])
@@ -60,10 +60,11 @@ def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
     assert left.tolist() == [26] * 5  # (64 − 11) / 2, rounded to even
 
 
-def test_the_generator_decides_and_the_images_stay():
-    images = torch.rand(6, 3, 9, 9)
+@pytest.mark.parametrize("augment", [Augmentation(), PadAndShift(), Recoloured()])
+def test_the_generator_decides_and_the_images_stay(augment):
+    images = 255 * torch.rand(6, 3, 9, 9)
     before = images.clone()
-    results = [Augmentation()(images, (9, 9), torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    results = [augment(images, (9, 9), torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert torch.equal(images, before)
