@@ -16,9 +16,11 @@ from tests.helpers.networks import ChannelsLast, Plain, backbone, seeded
 from tests.helpers.program import outfield
 
 import outfield as of
+from outfield import adapters
 from outfield.adapters import onnx as adapter
 from outfield.adapters import to_onnx, to_pt2, to_triton, to_triton_ensemble
 from outfield.adapters.graph import traced
+from outfield.cli import app
 from outfield.guard import ImageReader
 
 
@@ -349,3 +351,13 @@ def test_a_library_that_is_missing_is_told_before_any_work(guard, folder, monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
     done = outfield("export", "my.guard", "-o", "x.onnx", cwd=folder, code=2)
     assert "outfield[onnx]" in done.said
+
+
+@pytest.mark.parametrize(("name", "output"), [("to_pt2", "x.pt2"), ("to_onnx", "x.onnx"), ("to_triton", "x")])
+def test_the_command_says_what_the_graph_takes(name, output, guard, folder, monkeypatch):
+    given = []
+    monkeypatch.setattr(adapters, name, lambda *_, takes: given.append(takes))
+    for options in ((), ("--float-input",), ("--features-only",)):
+        form = () if "." in output else ("--format", "triton")
+        app(["export", str(folder / "my.guard"), "-o", output, *form, *options, "--quiet"], standalone_mode=False)
+    assert given == ["pixels", "normalised", "features"]
