@@ -342,3 +342,13 @@ def test_unknown_columns_numbers_that_are_names_and_settings(tmp_path):
     assert "3 rows, " in outfield(*check).said
     refused = outfield(*build, "--set", "k=2", code=2)
     assert "name it with --detector" in refused.said
+
+
+def test_the_command_splits_by_its_seed(tmp_path):
+    people(400, 0).to_csv(tmp_path / "train.csv", index=False)
+    for seed, name in ((0, "a"), (0, "b"), (1, "c")):
+        made = tmp_path / f"{name}.guard"
+        outfield("guard", "rows", tmp_path / "train.csv", "--detector", "SSD", "--seed", seed, "-o", made, code=0)
+    a, b, c = (of.Guard.load(tmp_path / f"{name}.guard").threshold.reference for name in "abc")
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)

@@ -46,6 +46,7 @@ def cluster():
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         with connected("local", 3):
+            assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
             yield
 
 
