@@ -200,9 +200,8 @@ def test_a_collector_that_hangs_does_not_keep_the_service_from_its_end(files):
 
 def test_that_it_is_taken_again_is_told(monkeypatch, caplog):
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
-    counts, until = Counts(), time.monotonic() + 10
     with caplog.at_level(logging.INFO), collector(400) as to:
-        otlp = Otlp(to.address, counts.registry)
+        otlp, until = Otlp(to.address, Counts().registry), time.monotonic() + 30
         while not caplog.records and time.monotonic() < until:
             time.sleep(0.02)
         monkeypatch.setattr(BaseHTTPRequestHandler, "send_response_only", of_status(200))
